@@ -22,7 +22,9 @@ try:
     if spec is not None and spec.origin is not None and os.path.isfile(spec.origin):
         place = (spec.submodule_search_locations or [spec.origin])[0]
         if not os.path.isdir(os.path.join(place, "source")):
-            raise ImportError(f"{place} hides the installed package spark_jetstream: give it another name")
+            raise ImportError(
+                f"{place} hides the installed package spark_jetstream: give it another name"
+            )
     from spark_jetstream.datasource import JetStreamDataSource as DefaultSource
 except ImportError as problem:
     from pyspark.sql.datasource import DataSource

@@ -23,7 +23,9 @@ def join(pages: Path) -> None:
     listed = [{"version": name, "title": name, "aliases": []} for name in versions]
     (pages / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
     first = f'<meta http-equiv="refresh" content="0; url={versions[0]}/"><a href="{versions[0]}/">spark-jetstream</a>\n'
-    (pages / "index.html").write_text(f"<!doctype html><title>spark-jetstream</title>{first}", encoding="utf-8")
+    (pages / "index.html").write_text(
+        f"<!doctype html><title>spark-jetstream</title>{first}", encoding="utf-8"
+    )
     shutil.copy(pages / versions[0] / "404.html", pages)
 
 

@@ -18,13 +18,23 @@ QUICK_PARTS = ("start", "source", "sink", "tasks")
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="source, sink and tasks in three to five minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="source, sink and tasks in three to five minutes"
+    )
     parser.add_argument("--rounds", type=int, help=f"counted rounds (default {Scale.rounds})")
-    parser.add_argument("--long", type=int, help=f"messages of the long partition (default {Scale.long:,})")
+    parser.add_argument(
+        "--long", type=int, help=f"messages of the long partition (default {Scale.long:,})"
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, help="measure only these (default all)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the tables to this file"
+    )
     arguments = parser.parse_args()
-    given = {name: value for name in ("rounds", "long") if (value := getattr(arguments, name)) is not None}
+    given = {
+        name: value
+        for name in ("rounds", "long")
+        if (value := getattr(arguments, name)) is not None
+    }
     scale = replace(QUICK if arguments.quick else Scale(), **given)
     parts = arguments.only or (QUICK_PARTS if arguments.quick else PARTS)
     os.environ["JAVA_HOME"] = ensure_java()
@@ -47,7 +57,12 @@ def main() -> None:
             with source.session(master) as spark:
                 tasks.sizes(spark, scale.rounds)
     # A session for each: the peak memory of a worker is that of all it did.
-    for name, part in (("source", source), ("sink", sink), ("payloads", payloads), ("latency", latency)):
+    for name, part in (
+        ("source", source),
+        ("sink", sink),
+        ("payloads", payloads),
+        ("latency", latency),
+    ):
         if name in parts:
             with source.session() as spark:
                 part.run(spark, scale)

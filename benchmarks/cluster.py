@@ -46,7 +46,10 @@ class Place(NamedTuple):
 def places(messages: int) -> Iterator[list[Place]]:
     """Start one server with one stream, and a cluster with six, whose leaders are spread; fill them."""
     with NatsServer() as server, NatsCluster(3) as cluster:
-        one, three = Place([server], ["BENCH"]), Place(cluster.servers, [f"BENCH{number}" for number in range(STREAMS)])
+        one, three = (
+            Place([server], ["BENCH"]),
+            Place(cluster.servers, [f"BENCH{number}" for number in range(STREAMS)]),
+        )
         for place, config in ((one, {}), (three, {"num_replicas": 3})):
             for stream in place.streams:
                 fill(place.url, stream, messages // len(place.streams), **config)
@@ -78,13 +81,25 @@ def run(rounds: int, messages: int) -> None:
                 jvm = spark_jvm()
                 for place in all_places:
                     options = {"servers": place.url, "stream": ",".join(place.streams)}
-                    rows = spark.read.format("jetstream").options(**options, maxMessagesPerPartition=PARTITION).load()
+                    rows = (
+                        spark.read.format("jetstream")
+                        .options(**options, maxMessagesPerPartition=PARTITION)
+                        .load()
+                    )
                     taken: list[tuple[float, ...]] = []
                     for _ in range(_WARM_UP + rounds):
-                        cpu, began = Cpu(jvm, *(server.pid for server in place.servers)), time.perf_counter()
+                        cpu, began = (
+                            Cpu(jvm, *(server.pid for server in place.servers)),
+                            time.perf_counter(),
+                        )
                         rows.write.format("noop").mode("overwrite").save()
                         elapsed = time.perf_counter() - began
-                        taken.append((messages / elapsed, *(seconds / messages * 1e6 for seconds in cpu.used())))
+                        taken.append(
+                            (
+                                messages / elapsed,
+                                *(seconds / messages * 1e6 for seconds in cpu.used()),
+                            )
+                        )
                     rate, *own = map(median, zip(*taken[_WARM_UP:], strict=True))
                     if cost is None:
                         cost = sum(own)
@@ -98,9 +113,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="counted rounds (default 5)")
     parser.add_argument(
-        "--messages", type=int, default=MESSAGES, help=f"messages of all streams (default {MESSAGES:,})"
+        "--messages",
+        type=int,
+        default=MESSAGES,
+        help=f"messages of all streams (default {MESSAGES:,})",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the table to this file"
+    )
     arguments = parser.parse_args()
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

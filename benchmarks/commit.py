@@ -34,18 +34,27 @@ def measure(url: str, retention: str, commits: int) -> list[float]:
         return connect(options)
 
     connection = to_server()
-    config = {"name": retention, "subjects": [f"{retention}.>"], "storage": "file", "retention": retention}
+    config = {
+        "name": retention,
+        "subjects": [f"{retention}.>"],
+        "storage": "file",
+        "retention": retention,
+    }
     connection.api(
         jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, retention),
         jsapi.request_body(**config),
         context="create a stream",
     )
-    query = SourceOptions.from_spark({"servers": url, "stream": retention, "durable": "query"}, streaming=True)
+    query = SourceOptions.from_spark(
+        {"servers": url, "stream": retention, "durable": "query"}, streaming=True
+    )
     progress = Progress(Requests(lambda _: to_server(), 10.0), query)
     taken: list[float] = []
     for number in range(commits + 1):
         body = connection.api(
-            jsapi.subject(connection.prefix, jsapi.STREAM_INFO, retention), b"", context="read a stream"
+            jsapi.subject(connection.prefix, jsapi.STREAM_INFO, retention),
+            b"",
+            context="read a stream",
         )
         state = stream_summary(body, "read a stream")
         if number == 0:
@@ -62,10 +71,14 @@ def measure(url: str, retention: str, commits: int) -> list[float]:
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.commit", description=__doc__)
-    parser.add_argument("--commits", type=int, default=300, help="measured commits for each retention (default 300)")
+    parser.add_argument(
+        "--commits", type=int, default=300, help="measured commits for each retention (default 300)"
+    )
     arguments = parser.parse_args()
     forms = {"retention": "s", "median": ".2f", "p99": ".2f"}
-    table = Table("commit", f"{arguments.commits} commits for each retention, milliseconds", **forms)
+    table = Table(
+        "commit", f"{arguments.commits} commits for each retention, milliseconds", **forms
+    )
     with NatsServer() as server:
         for retention in RETENTIONS:
             taken = measure(server.url, retention, arguments.commits)

@@ -57,7 +57,9 @@ def _measured(
     def ask() -> None:
         while not finished.wait(ASK_EVERY):
             began = time.perf_counter()
-            connection.api(f"{connection.prefix}.STREAM.NAMES", b"{}", context="ask the metadata leader")
+            connection.api(
+                f"{connection.prefix}.STREAM.NAMES", b"{}", context="ask the metadata leader"
+            )
             requests.append((time.perf_counter() - began) * 1000)
 
     def task(first: int) -> None:
@@ -75,14 +77,22 @@ def _measured(
         while (due := began + number / rate) < began + seconds:
             time.sleep(max(0.0, due - time.perf_counter()))
             start = time.perf_counter()
-            list(pool.map(task, [1 + (number * tasks + index) * messages % MESSAGES for index in range(tasks)]))
+            list(
+                pool.map(
+                    task,
+                    [1 + (number * tasks + index) * messages % MESSAGES for index in range(tasks)],
+                )
+            )
             batches.append((time.perf_counter() - start) * 1000)
             number += 1
     elapsed = time.perf_counter() - began
     here = (time.process_time() - used_here) / elapsed
     finished.set()
     asking.join()
-    servers = [(cpu_seconds(server.pid) - since) / elapsed for server, since in zip(cluster.servers, used, strict=True)]
+    servers = [
+        (cpu_seconds(server.pid) - since) / elapsed
+        for server, since in zip(cluster.servers, used, strict=True)
+    ]
     return Taken(batches, requests, servers, here)
 
 
@@ -90,12 +100,16 @@ def compare(rate: float, tasks: int, messages: int, seconds: float, rounds: int)
     """Print what the servers do without reads, with consumers, and with Direct Gets, by turns."""
     with NatsCluster() as cluster:
         whole = fill(cluster.urls[0], "BENCH", MESSAGES, allow_direct=True, num_replicas=3)
-        options = SourceOptions.from_spark({"servers": cluster.url, "stream": "BENCH"}, streaming=True)
+        options = SourceOptions.from_spark(
+            {"servers": cluster.url, "stream": "BENCH"}, streaming=True
+        )
         connection = connect(options.connection)
         cluster.wait_ready()
         ways: dict[str, Reader] = {"no reads": _nothing, **readers(cluster.url)}
         leader = str(cluster.servers[0].monitor("/jsz")["meta_cluster"]["leader"])
-        meta = next(index for index, server in enumerate(cluster.servers) if str(server.name) == leader)
+        meta = next(
+            index for index, server in enumerate(cluster.servers) if str(server.name) == leader
+        )
         times = ("micro-batch", "p99", "request", "p99 of requests")
         percent = ("metadata leader", "stream leader", "others", "reader")
         table = Table(
@@ -106,26 +120,47 @@ def compare(rate: float, tasks: int, messages: int, seconds: float, rounds: int)
         )
         for _ in range(rounds):
             for name, reader in ways.items():
-                taken = _measured(cluster, connection, reader, whole, rate, tasks, messages, seconds)
+                taken = _measured(
+                    cluster, connection, reader, whole, rate, tasks, messages, seconds
+                )
                 stream = cluster.leader_of("BENCH")
-                others = [cpu for index, cpu in enumerate(taken.servers) if index not in (meta, stream)]
-                cpu = (taken.servers[meta], taken.servers[stream], statistics.mean(others), taken.here)
+                others = [
+                    cpu for index, cpu in enumerate(taken.servers) if index not in (meta, stream)
+                ]
+                cpu = (
+                    taken.servers[meta],
+                    taken.servers[stream],
+                    statistics.mean(others),
+                    taken.here,
+                )
                 used = [each * 100 for each in cpu]
-                took = [figure for times in taken[:2] for figure in (statistics.median(times), percentile(times, 99))]
+                took = [
+                    figure
+                    for times in taken[:2]
+                    for figure in (statistics.median(times), percentile(times, 99))
+                ]
                 table.add(name, *took, *used)
         table.summarize(by="reads")
 
 
 def main() -> None:
     """Read the arguments and compare."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.consumers", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rate", type=float, default=10, help="micro-batches a second (default 10)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.consumers", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "--rate", type=float, default=10, help="micro-batches a second (default 10)"
+    )
     parser.add_argument("--tasks", type=int, default=8, help="tasks of a micro-batch (default 8)")
     parser.add_argument("--messages", type=int, default=10, help="messages of a task (default 10)")
-    parser.add_argument("--seconds", type=float, default=20, help="how long each measurement takes (default 20)")
+    parser.add_argument(
+        "--seconds", type=float, default=20, help="how long each measurement takes (default 20)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all ways (default 3)")
     arguments = parser.parse_args()
-    compare(arguments.rate, arguments.tasks, arguments.messages, arguments.seconds, arguments.rounds)
+    compare(
+        arguments.rate, arguments.tasks, arguments.messages, arguments.seconds, arguments.rounds
+    )
 
 
 if __name__ == "__main__":

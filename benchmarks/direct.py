@@ -26,7 +26,9 @@ RANGES = 200  # of ten messages
 def readers(url: str) -> dict[str, Callable[[SequenceRange], Iterator[MessageRun]]]:
     """Return what reads a range by a pull consumer, and by Direct Gets."""
     options = SourceOptions.from_spark({"servers": url, "stream": "BENCH"}, streaming=True)
-    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
+    settings = PullSettings(
+        options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True
+    )
 
     def connected(_: float) -> Connection:
         return connect(options.connection)
@@ -40,20 +42,33 @@ def readers(url: str) -> dict[str, Callable[[SequenceRange], Iterator[MessageRun
 def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
     """All messages to record batches, in one partition."""
     ways = readers(url)
-    filtered = SequenceRange("BENCH", 1, MESSAGES + 1, MESSAGES // 5, whole.created, ("BENCH.3", "BENCH.7"))
+    filtered = SequenceRange(
+        "BENCH", 1, MESSAGES + 1, MESSAGES // 5, whole.created, ("BENCH.3", "BENCH.7")
+    )
     forms = {"consumer": ",.0f", "direct": ",.0f", "bytes only": ",.0f", "direct/consumer": ".2f"}
-    filtered_forms = {"consumer, two filters": ",.0f", "direct, two filters": ",.0f", "direct/consumer, filters": ".2f"}
+    filtered_forms = {
+        "consumer, two filters": ",.0f",
+        "direct, two filters": ",.0f",
+        "direct/consumer, filters": ".2f",
+    }
     table = Table(
         "direct",
         f"{MESSAGES:,} messages of 200 B to record batches, without Spark, {rounds} rounds; rows a second",
         **{"round": "s", **forms, **filtered_forms},
     )
     for number in range(rounds + 1):
-        rates = [read(name, reader(whole), whole).messages_per_second for name, reader in ways.items()]
+        rates = [
+            read(name, reader(whole), whole).messages_per_second for name, reader in ways.items()
+        ]
         raw: float = references.count_bytes(url, "BENCH", MESSAGES)
-        some = [read(name, reader(filtered), filtered).messages_per_second for name, reader in ways.items()]
+        some = [
+            read(name, reader(filtered), filtered).messages_per_second
+            for name, reader in ways.items()
+        ]
         label = str(number) if number else "warm-up"
-        table.add(label, *rates, raw, rates[1] / rates[0], *some, some[1] / some[0], counted=number > 0)
+        table.add(
+            label, *rates, raw, rates[1] / rates[0], *some, some[1] / some[0], counted=number > 0
+        )
     table.summarize()
 
 

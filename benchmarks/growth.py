@@ -22,7 +22,14 @@ from pyspark.sql import SparkSession
 
 from benchmarks import source
 from benchmarks.load import fill
-from benchmarks.processes import Cpu, children, command, python_workers, resident_megabytes, spark_jvm
+from benchmarks.processes import (
+    Cpu,
+    children,
+    command,
+    python_workers,
+    resident_megabytes,
+    spark_jvm,
+)
 from benchmarks.tables import Table
 from spark_jetstream.bench import percentile
 from spark_jetstream.client.pool import connect
@@ -45,16 +52,22 @@ _SAMPLES = 10  # of memory in a query
 _TIMEOUT = 1800.0
 
 
-def _planning(server: NatsServer, streams: Sequence[str], subjects: Sequence[str], times: int) -> list[float]:
+def _planning(
+    server: NatsServer, streams: Sequence[str], subjects: Sequence[str], times: int
+) -> list[float]:
     """Milliseconds that it takes to plan a micro-batch of the last ten messages of each stream, each time anew."""
     given = {"servers": server.url, "stream": ",".join(streams), "subjects": ",".join(subjects)}
-    options = SourceOptions.from_spark({key: value for key, value in given.items() if value}, streaming=True)
+    options = SourceOptions.from_spark(
+        {key: value for key, value in given.items() if value}, streaming=True
+    )
     connection = connect(options.connection)
     planner = Planner(options, lambda _: connection)
     ends = planner.report_latest().streams
     taken = []
     for _ in range(times):
-        start = Offset({name: StreamPosition(end.next - NEW, end.created, 0) for name, end in ends.items()})
+        start = Offset(
+            {name: StreamPosition(end.next - NEW, end.created, 0) for name, end in ends.items()}
+        )
         began = time.perf_counter()
         end = planner.latest(start, limited=True)
         parts = planner.ranges(start, end)
@@ -69,7 +82,13 @@ def planning(server: NatsServer, times: int) -> None:
     table = Table(
         "planning",
         f"planning a micro-batch of {NEW} messages for each stream, {times} times; milliseconds",
-        **{"streams": ",.0f", "messages in each": ",.0f", "filters": ",.0f", "median": ".1f", "p99": ".1f"},
+        **{
+            "streams": ",.0f",
+            "messages in each": ",.0f",
+            "filters": ",.0f",
+            "median": ".1f",
+            "p99": ".1f",
+        },
     )
     several = [f"MANY{number}" for number in range(STREAMS)]
     for name in several:
@@ -85,7 +104,9 @@ def planning(server: NatsServer, times: int) -> None:
     cases += [(several[:count], 1_000, []) for count in (1, 10, STREAMS)]
     for streams, messages, subjects in cases:
         taken = _planning(server, streams, subjects, times)
-        table.add(len(streams), messages, len(subjects), statistics.median(taken), percentile(taken, 99))
+        table.add(
+            len(streams), messages, len(subjects), statistics.median(taken), percentile(taken, 99)
+        )
 
 
 def filters(server: NatsServer, rounds: int) -> None:
@@ -95,9 +116,17 @@ def filters(server: NatsServer, rounds: int) -> None:
         "filters",
         f"a batch with wildcard filters on a stream of {SUBJECTS:,} messages and as many subjects, planned and read, "
         f"{rounds} rounds; seconds",
-        **{"filters": "s", "a consumer alone": ".2f", **dict.fromkeys(ways, ".2f"), "consumer/alone": ".2f"},
+        **{
+            "filters": "s",
+            "a consumer alone": ".2f",
+            **dict.fromkeys(ways, ".2f"),
+            "consumer/alone": ".2f",
+        },
     )
-    moved = {"src": "FILTERED.*", "dest": f"FILTERED.{{{{partition({GROUPS},1)}}}}.{{{{wildcard(1)}}}}"}
+    moved = {
+        "src": "FILTERED.*",
+        "dest": f"FILTERED.{{{{partition({GROUPS},1)}}}}.{{{{wildcard(1)}}}}",
+    }
     whole = fill(
         server.url,
         "FILTERED",
@@ -126,7 +155,9 @@ def _seconds(work: Callable[[], int]) -> float:
 def _consumed(url: str, part: SequenceRange) -> int:
     """Read what a consumer with the filters of a range delivers, and ask nobody whether that is all."""
     options = SourceOptions.from_spark({"servers": url, "stream": part.stream}, streaming=False)
-    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
+    settings = PullSettings(
+        options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True
+    )
     connection = connect(options.connection)
     part = replace(part, count=None)
     reader = RangeReader(lambda _: connection, part, settings, "bench", confirm=lambda *_: True)
@@ -135,9 +166,16 @@ def _consumed(url: str, part: SequenceRange) -> int:
 
 def _batch(url: str, subjects: Sequence[str], read_with: str) -> int:
     """Plan and read a batch, and return how many messages it has."""
-    given = {"servers": url, "stream": "FILTERED", "subjects": ",".join(subjects), "readWith": read_with}
+    given = {
+        "servers": url,
+        "stream": "FILTERED",
+        "subjects": ",".join(subjects),
+        "readWith": read_with,
+    }
     options = SourceOptions.from_spark(given, streaming=False)
-    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
+    settings = PullSettings(
+        options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True
+    )
     connection = connect(options.connection)
     messages = 0
     for part in Planner(options, lambda _: connection).batch_ranges():
@@ -158,12 +196,28 @@ def reading(spark: SparkSession, server: NatsServer, rounds: int) -> None:
     ranges |= {"a tenth": (1, LARGE // 10), "all": (1, LARGE)}
     for number in range(1 - _WARM_UP, rounds + 1):
         for label, (first, last) in ranges.items():
-            options = {"servers": server.url, "stream": "LARGE", "startingOffsets": f'{{"LARGE": {first}}}'}
-            rows = spark.read.format("jetstream").options(**options, endingOffsets=f'{{"LARGE": {last + 1}}}').load()
-            cpu, began, messages = Cpu(spark_jvm(), server.pid), time.perf_counter(), last - first + 1
+            options = {
+                "servers": server.url,
+                "stream": "LARGE",
+                "startingOffsets": f'{{"LARGE": {first}}}',
+            }
+            rows = (
+                spark.read.format("jetstream")
+                .options(**options, endingOffsets=f'{{"LARGE": {last + 1}}}')
+                .load()
+            )
+            cpu, began, messages = (
+                Cpu(spark_jvm(), server.pid),
+                time.perf_counter(),
+                last - first + 1,
+            )
             rows.write.format("noop").mode("overwrite").save()
             seconds = (time.perf_counter() - began, *cpu.used())
-            table.add(f"{label} {messages:,}", *(each / messages * 1e6 for each in seconds), counted=number > 0)
+            table.add(
+                f"{label} {messages:,}",
+                *(each / messages * 1e6 for each in seconds),
+                counted=number > 0,
+            )
     table.summarize(by="read")
 
 
@@ -176,7 +230,12 @@ def memory(spark: SparkSession, server: NatsServer, batches: int) -> None:
         "and the largest in which tasks run",
         **{"micro-batches": ",.0f", "planner": ".1f", "largest worker": ".1f"},
     )
-    options = {"servers": server.url, "stream": "BATCHES", "maxMessagesPerTrigger": str(NEW), "minPartitions": "2"}
+    options = {
+        "servers": server.url,
+        "stream": "BATCHES",
+        "maxMessagesPerTrigger": str(NEW),
+        "minPartitions": "2",
+    }
     rows = spark.readStream.format("jetstream").options(**options).load()
     jvm = spark_jvm()
     with tempfile.TemporaryDirectory() as checkpoint:
@@ -199,9 +258,13 @@ def memory(spark: SparkSession, server: NatsServer, batches: int) -> None:
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
-    parser.add_argument("--times", type=int, default=100, help="how often each case is planned (default 100)")
+    parser.add_argument(
+        "--times", type=int, default=100, help="how often each case is planned (default 100)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of reading (default 3)")
-    parser.add_argument("--batches", type=int, default=2_000, help="micro-batches of the query (default 2000)")
+    parser.add_argument(
+        "--batches", type=int, default=2_000, help="micro-batches of the query (default 2000)"
+    )
     arguments = parser.parse_args()
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -65,7 +65,9 @@ async def _publish(url: str, stream: str, rate: int, seconds: float) -> _Sent:
     if stored != total + 1:
         raise RuntimeError(f"{stored} of {total + 1} messages were stored")
     if took > seconds * _LATE:
-        raise RuntimeError(f"the publisher took {took:.1f} s for {seconds} s of {rate} messages a second")
+        raise RuntimeError(
+            f"the publisher took {took:.1f} s for {seconds} s of {rate} messages a second"
+        )
     return _Sent(stored, began_wall)
 
 
@@ -88,7 +90,9 @@ class _Arrivals:
     def __init__(self, frame: DataFrame, checkpoint: str) -> None:
         self.batches: list[_MicroBatch] = []
         self._collecting = True
-        writer = frame.writeStream.foreachBatch(self._collect).option("checkpointLocation", checkpoint)
+        writer = frame.writeStream.foreachBatch(self._collect).option(
+            "checkpointLocation", checkpoint
+        )
         self._query: StreamingQuery = writer.start()
 
     def _collect(self, frame: DataFrame, _: int) -> None:
@@ -121,7 +125,10 @@ class _Latencies(NamedTuple):
 
 
 def _latencies(
-    batches: list[_MicroBatch], published: Callable[[pa.Table], NDArray[np.int64]], first: int, end: int
+    batches: list[_MicroBatch],
+    published: Callable[[pa.Table], NDArray[np.int64]],
+    first: int,
+    end: int,
 ) -> _Latencies:
     """Return the latencies of the rows that were published from `first` to before `end`."""
     found = []
@@ -139,11 +146,15 @@ def _payload_times(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def _row_times(rows: pa.Table) -> NDArray[np.int64]:
-    times: NDArray[np.int64] = rows["timestamp"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_numpy()
+    times: NDArray[np.int64] = (
+        rows["timestamp"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_numpy()
+    )
     return times
 
 
-def jetstream(spark: SparkSession, server: NatsServer, rate: int, warm_up: float, seconds: float) -> _Latencies:
+def jetstream(
+    spark: SparkSession, server: NatsServer, rate: int, warm_up: float, seconds: float
+) -> _Latencies:
     """Measure format `jetstream`; raise `RuntimeError` unless each message came exactly once."""
     stream = f"LATENCY-{time.time_ns()}"
     asyncio.run(_create(server.url, stream))
@@ -154,13 +165,19 @@ def jetstream(spark: SparkSession, server: NatsServer, rate: int, warm_up: float
         arrivals = _Arrivals(source.load().select("data", "sequence"), checkpoint)
         try:
             arrivals.wait(bool)
-            sent = publisher.submit(_publish_all, server.url, stream, rate, warm_up + seconds).result()
-            arrivals.wait(lambda batches: sum(batch.rows.num_rows for batch in batches) >= sent.messages)
+            sent = publisher.submit(
+                _publish_all, server.url, stream, rate, warm_up + seconds
+            ).result()
+            arrivals.wait(
+                lambda batches: sum(batch.rows.num_rows for batch in batches) >= sent.messages
+            )
         finally:
             arrivals.stop()
     sequences = np.concatenate([batch.rows["sequence"].to_numpy() for batch in arrivals.batches])
     if not np.array_equal(np.sort(sequences), np.arange(1, sent.messages + 1)):
-        raise RuntimeError(f"{len(sequences)} rows came of {sent.messages}, {len(np.unique(sequences))} different ones")
+        raise RuntimeError(
+            f"{len(sequences)} rows came of {sent.messages}, {len(np.unique(sequences))} different ones"
+        )
     first = sent.began + int(warm_up * _SECOND)
     return _latencies(arrivals.batches, _payload_times, first, time.time_ns())
 

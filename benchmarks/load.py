@@ -29,7 +29,9 @@ async def _fill(
     client = await nats.connect(url)
     js = client.jetstream()
     await js.add_stream(name=stream, subjects=[f"{stream}.>"], **config)
-    payload = bytes(random.Random(13).choices(b'abcdefghijklmnopqrstuvwxyz {}":,0123456789', k=payload_bytes))
+    payload = bytes(
+        random.Random(13).choices(b'abcdefghijklmnopqrstuvwxyz {}":,0123456789', k=payload_bytes)
+    )
     pairs = {f"Header-{number}": f"value {number}" for number in range(headers)} or None
     each = max(1, min(_TOGETHER, _BYTES_TOGETHER // payload_bytes))
     arrived = 0
@@ -45,7 +47,11 @@ async def _fill(
     expected = 0
     for number in range(count):
         last = number % each == each - 1 or number == count - 1
-        subject = f"{stream}.rare" if rare and number % rare == rare - 1 else f"{stream}.{number % subjects}"
+        subject = (
+            f"{stream}.rare"
+            if rare and number % rare == rare - 1
+            else f"{stream}.{number % subjects}"
+        )
         await client.publish(subject, payload, reply=inbox if last else "", headers=pairs)
         if last:
             expected += 1

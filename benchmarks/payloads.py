@@ -30,23 +30,36 @@ def run(spark: SparkSession, scale: Scale) -> None:
     )
     with NatsServer() as server:
         shapes = {
-            f"{size:,} B, {headers} headers": (f"P{number}", int(scale.messages * share) // 2 * 2, size, headers)
+            f"{size:,} B, {headers} headers": (
+                f"P{number}",
+                int(scale.messages * share) // 2 * 2,
+                size,
+                headers,
+            )
             for number, (size, headers, share) in enumerate(SHAPES)
         }
         for stream, messages, size, headers in shapes.values():
             fill(server.url, stream, messages, payload_bytes=size, headers=headers)
         for number in range(1 - scale.warm_up, scale.rounds + 1):
             for label, (stream, messages, size, headers) in shapes.items():
-                source = spark.read.format("jetstream").option("servers", server.url).option("stream", stream)
+                source = (
+                    spark.read.format("jetstream")
+                    .option("servers", server.url)
+                    .option("stream", stream)
+                )
                 rows = source.option("maxMessagesPerPartition", messages // 2).load()
                 cpu = Cpu(jvm, server.pid)
                 began = time.perf_counter()
                 rows.write.format("noop").mode("overwrite").save()
                 rate = messages / (time.perf_counter() - began)
                 cost = [seconds / messages * 1e6 for seconds in cpu.used()]
-                raw = references.count_bytes(server.url, stream, messages, message_bytes=size + 20 * headers)
+                raw = references.count_bytes(
+                    server.url, stream, messages, message_bytes=size + 20 * headers
+                )
                 megabytes = rate * size / 1e6
-                table.add(label, messages, rate, raw, rate / raw, megabytes, *cost, counted=number > 0)
+                table.add(
+                    label, messages, rate, raw, rate / raw, megabytes, *cost, counted=number > 0
+                )
     table.summarize(by="message")
     with NatsServer() as server:
         sink.payloads(spark, server, scale)

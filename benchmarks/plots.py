@@ -50,7 +50,11 @@ class Spread(NamedTuple):
 
 def load(files: Iterable[Path]) -> Tables:
     """Return the tables of all files."""
-    return {table["name"]: table for file in files for table in json.loads(file.read_text(encoding="utf-8"))["tables"]}
+    return {
+        table["name"]: table
+        for file in files
+        for table in json.loads(file.read_text(encoding="utf-8"))["tables"]
+    }
 
 
 def spreads(table: dict[str, Any], column: str, group: str | None = None) -> list[Spread]:
@@ -58,7 +62,10 @@ def spreads(table: dict[str, Any], column: str, group: str | None = None) -> lis
     summary = table["summary"]
     labels = dict.fromkeys(row[group] for row in summary) if group else [None]
     rows = [[row for row in summary if group is None or row[group] == label] for label in labels]
-    return [Spread(*(next(row[column] for row in each if row["of"] == of) for of in Spread._fields)) for each in rows]
+    return [
+        Spread(*(next(row[column] for row in each if row["of"] == of) for of in Spread._fields))
+        for each in rows
+    ]
 
 
 def groups(table: dict[str, Any], column: str) -> list[str]:
@@ -80,11 +87,23 @@ def bars(
     if under is not None:
         axes.bar(at, medians, width, bottom=under, color=colour, label=label)
         return
-    axes.bar(at, medians, width, yerr=_errors(found), color=colour, label=label, capsize=_CAP, error_kw={"lw": 1})
+    axes.bar(
+        at,
+        medians,
+        width,
+        yerr=_errors(found),
+        color=colour,
+        label=label,
+        capsize=_CAP,
+        error_kw={"lw": 1},
+    )
 
 
 def _errors(found: Sequence[Spread]) -> list[list[float]]:
-    return [[each.median - each.least for each in found], [each.most - each.median for each in found]]
+    return [
+        [each.median - each.least for each in found],
+        [each.most - each.median for each in found],
+    ]
 
 
 def _figure(columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
@@ -115,7 +134,10 @@ def payloads(tables: Tables) -> Figure:
         ):
             scales = [1.0 if unit == "messages a second" else size / 1e6 for size, _ in shapes]
             found = spreads(table, column, "message")
-            scaled = [Spread(*(value * scale for value in each)) for each, scale in zip(found, scales, strict=True)]
+            scaled = [
+                Spread(*(value * scale for value in each))
+                for each, scale in zip(found, scales, strict=True)
+            ]
             bars(axes, [x + offset for x in range(len(shapes))], scaled, 0.38, colour, label)
         axes.set_xticks(range(len(shapes)), [name for _, name in shapes])
         axes.set_xlabel("payload")
@@ -130,7 +152,9 @@ def sizes(tables: Tables) -> Figure:
     figure, [axes] = _figure()
     found = {name: table for name, table in tables.items() if name.startswith("sizes of tasks")}
     for (name, table), colour, marker in zip(found.items(), (BLUE, ORANGE), "os", strict=True):
-        columns = sorted((column for column in table["summary"][0] if column[0].isdigit()), key=_number)
+        columns = sorted(
+            (column for column in table["summary"][0] if column[0].isdigit()), key=_number
+        )
         values = [spreads(table, column)[0] for column in columns]
         axes.errorbar(
             [_number(column) for column in columns],
@@ -169,7 +193,9 @@ def throughput(tables: Tables) -> Figure:
     )
     read = [(name, spreads(source, column)[0], colour) for column, name, colour in shown]
     levels = zip(
-        groups(sink, "delivery"), *(spreads(sink, column, "delivery") for column in ("sink", "single")), strict=True
+        groups(sink, "delivery"),
+        *(spreads(sink, column, "delivery") for column in ("sink", "single")),
+        strict=True,
     )
     written = [
         row
@@ -180,7 +206,15 @@ def throughput(tables: Tables) -> Figure:
     panels = list(figure.subplots(2, 1, height_ratios=(len(read), len(written))))
     for axes, rows, what in zip(panels, (read, written), ("read", "written"), strict=True):
         for y, (_, spread, colour) in enumerate(rows):
-            axes.barh(y, spread.median, 0.7, xerr=_errors([spread]), color=colour, capsize=_CAP, error_kw={"lw": 1})
+            axes.barh(
+                y,
+                spread.median,
+                0.7,
+                xerr=_errors([spread]),
+                color=colour,
+                capsize=_CAP,
+                error_kw={"lw": 1},
+            )
             label = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
             axes.annotate(f"{spread.median:,.0f}", (spread.most, y), **label)
         axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
@@ -227,9 +261,14 @@ def latency(tables: Tables) -> Figure:
     rows = tables["latency"]["rows"]
     rates = list(dict.fromkeys(row["messages a second"] for row in rows))
     figure, [axes] = _figure()
-    for source, colour, name in (("jetstream", BLUE, "jetstream"), ("rate", GREY, "rate (built into Spark)")):
+    for source, colour, name in (
+        ("jetstream", BLUE, "jetstream"),
+        ("rate", GREY, "rate (built into Spark)"),
+    ):
         for percentile, style, marker in (("p99", ":", "^"), ("p95", "--", "s"), ("p50", "-", "o")):
-            values = {row["messages a second"]: row[percentile] for row in rows if row["source"] == source}
+            values = {
+                row["messages a second"]: row[percentile] for row in rows if row["source"] == source
+            }
             axes.plot(
                 [str(rate) for rate in rates],
                 [values[rate] for rate in rates],
@@ -252,11 +291,26 @@ def tasks(tables: Tables) -> Figure:
     table = tables["tasks over Unix"]
     sources = groups(table, "source")
     figure, [axes] = _figure()
-    bars(axes, [x - 0.2 for x in range(len(sources))], spreads(table, "wall", "source"), 0.38, GREY, "wall time")
+    bars(
+        axes,
+        [x - 0.2 for x in range(len(sources))],
+        spreads(table, "wall", "source"),
+        0.38,
+        GREY,
+        "wall time",
+    )
     under = [0.0] * len(sources)
     for column, label, colour in _PROCESSES:
         found = spreads(table, column.removesuffix(" us"), "source")
-        bars(axes, [x + 0.2 for x in range(len(sources))], found, 0.38, colour, f"CPU: {label}", under)
+        bars(
+            axes,
+            [x + 0.2 for x in range(len(sources))],
+            found,
+            0.38,
+            colour,
+            f"CPU: {label}",
+            under,
+        )
         under = [low + each.median for low, each in zip(under, found, strict=True)]
     axes.set_xticks(range(len(sources)), sources)
     axes.set_xlabel("source")
@@ -298,7 +352,9 @@ def draw(tables: Tables, folder: Path) -> None:
 def main() -> None:
     """Read the arguments and draw."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what python -m benchmarks --json wrote")
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="what python -m benchmarks --json wrote"
+    )
     parser.add_argument("folder", type=Path, metavar="DIRECTORY", help="where the SVG files go")
     arguments = parser.parse_args()
     draw(load(arguments.files), arguments.folder)

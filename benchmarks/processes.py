@@ -51,7 +51,9 @@ def _status_megabytes(pid: int, field: str) -> float:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0.0
-    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(field)), 0.0)
+    return next(
+        (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(field)), 0.0
+    )
 
 
 class Cpu:
@@ -67,7 +69,10 @@ class Cpu:
 
     def used(self) -> tuple[float, float, float]:
         """Seconds so far, in this order."""
-        spent = (sum(cpu_seconds(pid) - self._before.get(pid, 0.0) for pid in pids) for pids in self._kinds())
+        spent = (
+            sum(cpu_seconds(pid) - self._before.get(pid, 0.0) for pid in pids)
+            for pids in self._kinds()
+        )
         servers, jvms, python = spent
         return servers, jvms, python
 

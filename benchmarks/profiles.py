@@ -31,10 +31,18 @@ _READS = 7  # the median leaves aside the first ones, which warm up
 
 def _print(thread: str, profile: cProfile.Profile, messages: int) -> None:
     """Print the functions that took longest themselves, in microseconds a message."""
-    table = Table(thread, f"{thread}, microseconds a message", function="s", itself=".2f", **{"with calls": ".2f"})
+    table = Table(
+        thread,
+        f"{thread}, microseconds a message",
+        function="s",
+        itself=".2f",
+        **{"with calls": ".2f"},
+    )
     found = pstats.Stats(profile).get_stats_profile().func_profiles
     ranked = sorted(found.items(), key=lambda item: item[1].tottime, reverse=True)
-    shown = [(name, each) for name, each in ranked if not any(f"'{word}'" in name for word in _WAITING)]
+    shown = [
+        (name, each) for name, each in ranked if not any(f"'{word}'" in name for word in _WAITING)
+    ]
     for name, each in shown[:_SHOWN]:
         place = f"{Path(each.file_name).name}: " if each.line_number else ""
         table.add(f"{place}{name}", each.tottime / messages * 1e6, each.cumtime / messages * 1e6)
@@ -60,7 +68,9 @@ def compare(payload_bytes: int, messages: int) -> None:
             began = time.process_time()
             read_all()
             taken.append((time.process_time() - began) / messages * 1e6)
-        print(f"{statistics.median(taken):.2f} microseconds of CPU a message, median of {_READS} reads by both threads")
+        print(
+            f"{statistics.median(taken):.2f} microseconds of CPU a message, median of {_READS} reads by both threads"
+        )
         profile = cProfile.Profile()
         on_its_thread(profile.enable)
         read_all()
@@ -75,7 +85,9 @@ def main() -> None:
     """Read the arguments and print the profiles."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profiles", description=__doc__)
     parser.add_argument("--payload", type=int, default=200, help="bytes of a message (default 200)")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="messages of the stream (default 1,000,000)")
+    parser.add_argument(
+        "--messages", type=int, default=1_000_000, help="messages of the stream (default 1,000,000)"
+    )
     arguments = parser.parse_args()
     compare(arguments.payload, arguments.messages)
 

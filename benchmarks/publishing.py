@@ -44,7 +44,9 @@ _FLOW = 1000  # messages between two acknowledgements of fast ingest, as asked f
 _AHEAD = 2  # how many such portions a fast publisher may be ahead of the last acknowledgement
 _READ = 1 << 18
 _TIMEOUT = 30.0
-_PAYLOAD = bytes(random.Random(13).choices(b'abcdefghijklmnopqrstuvwxyz {}":,0123456789', k=PAYLOAD_BYTES))
+_PAYLOAD = bytes(
+    random.Random(13).choices(b'abcdefghijklmnopqrstuvwxyz {}":,0123456789', k=PAYLOAD_BYTES)
+)
 _FLOW_ACK = re.compile(rb'"type":"ack","seq":(\d+),"msgs":(\d+)')
 _COMMITTED = re.compile(rb'"batch":"[^"]*","count":(\d+)')
 
@@ -118,7 +120,9 @@ def _messages(share: _Share) -> Iterator[bytes]:
             reply = f"{inbox}.{_FLOW}.fail.{number + 1}.{step}.$FI"
         elif way.name == "atomic":
             batch, place = divmod(number, ATOMIC_BATCH)
-            headers += f"Nats-Batch-Id: {share.name}-{batch}\r\nNats-Batch-Sequence: {place + 1}\r\n"
+            headers += (
+                f"Nats-Batch-Id: {share.name}-{batch}\r\nNats-Batch-Sequence: {place + 1}\r\n"
+            )
             commit = place == ATOMIC_BATCH - 1 or number == last
             headers += "Nats-Batch-Commit: 1\r\n" if commit else ""
             reply = inbox if commit or place == 0 else ""
@@ -129,7 +133,9 @@ def _sink_frames(share: _Share) -> _Frames:
     """What the sink sends for the same messages where rows do not share a reply subject."""
     rows = share.messages
     subjects = pa.array([f"{share.stream}.{number % SUBJECTS}" for number in range(rows)])
-    batch = pa.record_batch([pa.array([_PAYLOAD] * rows, pa.binary()), subjects], names=["data", "subject"])
+    batch = pa.record_batch(
+        [pa.array([_PAYLOAD] * rows, pa.binary()), subjects], names=["data", "subject"]
+    )
     columns = SinkColumns.check([("data", "binary"), ("subject", "string")], None)
     identifier = MessageIds(WriteTask(share.name, 0, 0)) if share.way.ids else None
     pieces: list[bytes] = []
@@ -147,7 +153,9 @@ def _prepared(share: _Share) -> _Frames:
     if share.way.name == "own":
         return _sink_frames(share)
     frames = list(_messages(share))
-    return _Frames(memoryview(b"".join(frames)), array("q", accumulate(map(len, frames), initial=0)))
+    return _Frames(
+        memoryview(b"".join(frames)), array("q", accumulate(map(len, frames), initial=0))
+    )
 
 
 def _opened(url: str, share: _Share) -> socket.socket:
@@ -155,7 +163,14 @@ def _opened(url: str, share: _Share) -> socket.socket:
     address = urlsplit(url)
     wire = socket.create_connection((str(address.hostname), address.port or 4222), _TIMEOUT)
     wire.recv(_READ)
-    hello = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "lang": "raw", "version": "1"}
+    hello = {
+        "verbose": False,
+        "pedantic": False,
+        "headers": True,
+        "no_responders": True,
+        "lang": "raw",
+        "version": "1",
+    }
     inbox = f"inbox.{share.name}" + (".>" if share.way.name in ("fast", "own") else "")
     wire.sendall(f"CONNECT {json.dumps(hello)}\r\nSUB {inbox} 1\r\nPING\r\n".encode())
     seen = b""
@@ -205,7 +220,9 @@ def _flowing(wire: socket.socket, frames: _Frames, share: _Share) -> None:
         committed = _COMMITTED.search(whole)
         if committed:
             if int(committed[1]) != share.messages:
-                raise RuntimeError(f"fast ingest into {share.stream} ended at {int(committed[1])} of {share.messages}")
+                raise RuntimeError(
+                    f"fast ingest into {share.stream} ended at {int(committed[1])} of {share.messages}"
+                )
             return
         end = min(share.messages, acknowledged + portion * _AHEAD)
         if end > sent:
@@ -228,7 +245,9 @@ def _publish_share(url: str, share: _Share, parent: Connection) -> None:
 def _api(url: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
         client = await nats.connect(url)
-        answer = await client.request(f"$JS.API.{path}", json.dumps(body).encode() if body else b"", timeout=_TIMEOUT)
+        answer = await client.request(
+            f"$JS.API.{path}", json.dumps(body).encode() if body else b"", timeout=_TIMEOUT
+        )
         await client.close()
         content: dict[str, Any] = json.loads(answer.data)
         if "error" in content:
@@ -240,7 +259,13 @@ def _api(url: str, path: str, body: dict[str, Any] | None = None) -> dict[str, A
 
 def create(url: str, stream: str, **config: Any) -> None:
     """Make a file-backed stream that takes `<stream>.>`."""
-    wanted = {"name": stream, "subjects": [f"{stream}.>"], "storage": "file", "num_replicas": 1, **config}
+    wanted = {
+        "name": stream,
+        "subjects": [f"{stream}.>"],
+        "storage": "file",
+        "num_replicas": 1,
+        **config,
+    }
     _api(url, f"STREAM.CREATE.{stream}", wanted)
 
 
@@ -254,7 +279,9 @@ def stored(url: str, stream: str) -> int:
     return int(_api(url, f"STREAM.INFO.{stream}")["state"]["messages"])
 
 
-def publish(url: str, stream: str, count: int, way: Way, started: Callable[[], None] = lambda: None) -> Taken:
+def publish(
+    url: str, stream: str, count: int, way: Way, started: Callable[[], None] = lambda: None
+) -> Taken:
     """Publish `count` messages of 200 bytes under `<stream>.0` to `<stream>.9`, each connection in its own process.
 
     `started` is called when all is built and connected, right before the clock starts.
@@ -293,7 +320,9 @@ def publish(url: str, stream: str, count: int, way: Way, started: Callable[[], N
     return Taken(count / elapsed, sum(used for _, _, used in times))
 
 
-def raw_publish(url: str, stream: str, count: int, window: int, ids: bool, connections: int = 1) -> float:
+def raw_publish(
+    url: str, stream: str, count: int, window: int, ids: bool, connections: int = 1
+) -> float:
     """Messages a second of single publishes with at most `window` of them unacknowledged on each connection.
 
     The stream is there already and takes `<stream>.>`. With `ids` every message has a `Nats-Msg-Id` of its own.
@@ -306,15 +335,29 @@ def fast_publish(url: str, stream: str, count: int, ids: bool, connections: int 
     return publish(url, stream, count, Way("fast", 0, ids, connections)).rate
 
 
-def atomic_publish(url: str, stream: str, count: int, ids: bool, connections: int = 1, under_way: int = 4) -> float:
+def atomic_publish(
+    url: str, stream: str, count: int, ids: bool, connections: int = 1, under_way: int = 4
+) -> float:
     """Messages a second of atomic batches of 1000, `under_way` of them at a time; the stream needs `allow_atomic`."""
-    return publish(url, stream, count, Way("atomic", under_way * ATOMIC_BATCH, ids, connections)).rate
+    return publish(
+        url, stream, count, Way("atomic", under_way * ATOMIC_BATCH, ids, connections)
+    ).rate
 
 
 def _ways() -> list[Way]:
     single = [Way("single", window, False, 1) for window in (1000, 4000, 16000)]
-    one = [*single, Way("own", 4000, False, 1), Way("fast", 0, False, 1), Way("atomic", 4 * ATOMIC_BATCH, False, 1)]
-    return [replace(way, ids=ids, connections=number) for number in (1, 2) for ids in (False, True) for way in one]
+    one = [
+        *single,
+        Way("own", 4000, False, 1),
+        Way("fast", 0, False, 1),
+        Way("atomic", 4 * ATOMIC_BATCH, False, 1),
+    ]
+    return [
+        replace(way, ids=ids, connections=number)
+        for number in (1, 2)
+        for ids in (False, True)
+        for way in one
+    ]
 
 
 def _measured(server: NatsServer, stream: str, count: int, way: Way) -> tuple[float, float, float]:
@@ -359,16 +402,25 @@ def compare(rounds: int, count: int = 300_000) -> None:
         base = found[Way("single", 4000, way.ids, 1)]
         rates, client, served = zip(*found[way], strict=True)
         ratio = statistics.median(rate / other[0] for rate, other in zip(rates, base, strict=True))
-        names = (way.name, str(way.window) if way.window else "flow", "yes" if way.ids else "no", str(way.connections))
+        names = (
+            way.name,
+            str(way.window) if way.window else "flow",
+            "yes" if way.ids else "no",
+            str(way.connections),
+        )
         spread = (statistics.median(rates), min(rates), max(rates))
         table.add(*names, *spread, ratio, statistics.median(client), statistics.median(served))
 
 
 def main() -> None:
     """Read the arguments and compare."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.publishing", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.publishing", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds over all ways (default 5)")
-    parser.add_argument("--count", type=int, default=300_000, help="messages for each measurement (default 300,000)")
+    parser.add_argument(
+        "--count", type=int, default=300_000, help="messages for each measurement (default 300,000)"
+    )
     arguments = parser.parse_args()
     compare(arguments.rounds, arguments.count)
 

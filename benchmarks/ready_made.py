@@ -6,7 +6,12 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from spark_jetstream.protocol.columns import Acks, Delivered, record_batch
@@ -32,7 +37,9 @@ def batch(rows: int = ROWS, payload: int = 200) -> pa.RecordBatch:
     if not isinstance(frames, Frames):
         raise RuntimeError("these bytes are messages")
     acks = Acks(frames)
-    return record_batch(Delivered(frames, acks, acks.sequences()), stream="BENCH", columns=COLUMN_NAMES)
+    return record_batch(
+        Delivered(frames, acks, acks.sequences()), stream="BENCH", columns=COLUMN_NAMES
+    )
 
 
 class _Shape:

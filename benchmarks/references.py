@@ -46,11 +46,15 @@ def _count_bytes(url: str, share: _Share) -> None:
             "lang": "raw",
             "version": "1",
         }
-        wire.sendall(b"CONNECT " + json.dumps(hello).encode() + b"\r\nSUB inbox.%s.* 1\r\n" % name.encode())
+        wire.sendall(
+            b"CONNECT " + json.dumps(hello).encode() + b"\r\nSUB inbox.%s.* 1\r\n" % name.encode()
+        )
         config = jsapi.reader_config(name, (), start_sequence=share.first)
         request = jsapi.consumer_request(stream, config)
         create = jsapi.consumer_create("$JS.API", stream, name, ()).encode()
-        wire.sendall(b"PUB %s inbox.%s.0 %d\r\n%s\r\n" % (create, name.encode(), len(request), request))
+        wire.sendall(
+            b"PUB %s inbox.%s.0 %d\r\n%s\r\n" % (create, name.encode(), len(request), request)
+        )
         while b"num_pending" not in wire.recv(1 << 16):
             continue
         subject = jsapi.subject("$JS.API", jsapi.CONSUMER_NEXT, stream, name).encode()
@@ -61,7 +65,9 @@ def _count_bytes(url: str, share: _Share) -> None:
             while left > 0 and under_way < 2:
                 size = min(share.batch, left)
                 body = jsapi.next_request(size, max_bytes=share.max_bytes, expires=30, heartbeat=5)
-                wire.sendall(b"PUB %s inbox.%s.1 %d\r\n%s\r\n" % (subject, name.encode(), len(body), body))
+                wire.sendall(
+                    b"PUB %s inbox.%s.1 %d\r\n%s\r\n" % (subject, name.encode(), len(body), body)
+                )
                 left -= size
                 under_way += 1
             data = wire.recv(1 << 20)
@@ -71,7 +77,9 @@ def _count_bytes(url: str, share: _Share) -> None:
             tail = data[-len(_DONE) + 1 :]
 
 
-def count_bytes(url: str, stream: str, count: int, connections: int = 2, message_bytes: int = 200) -> float:
+def count_bytes(
+    url: str, stream: str, count: int, connections: int = 2, message_bytes: int = 200
+) -> float:
     """Messages a second of readers that only count bytes, each in a process of its own with its share."""
     options = SourceOptions.from_spark({"stream": stream}, streaming=True)
     part = count // connections

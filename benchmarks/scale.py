@@ -22,4 +22,6 @@ class Scale:
     warm_up_seconds: float = 5
 
 
-QUICK = Scale(rounds=2, warm_up=1, messages=300_000, long=600_000, rows=300_000, seconds=8, warm_up_seconds=3)
+QUICK = Scale(
+    rounds=2, warm_up=1, messages=300_000, long=600_000, rows=300_000, seconds=8, warm_up_seconds=3
+)

@@ -22,7 +22,11 @@ WINDOW = int(next(spec.default for spec in SinkOptions.specs if spec.name == "ma
 def rows(spark: SparkSession, count: int, partitions: int, size: int = 200) -> DataFrame:
     """Rows of `size` bytes for ten subjects, kept in memory, so that making them is no part of what is measured."""
     data = f"rpad(cast(id AS STRING), {size}, 'x') AS data"
-    made = spark.range(0, count, 1, partitions).selectExpr(data, f"concat('P.', id % {SUBJECTS}) AS subject").persist()
+    made = (
+        spark.range(0, count, 1, partitions)
+        .selectExpr(data, f"concat('P.', id % {SUBJECTS}) AS subject")
+        .persist()
+    )
     made.count()
     return made
 
@@ -58,7 +62,9 @@ def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
                 raise RuntimeError("rows are missing in the stream")
             delete(server.url, "P")
             create(server.url, "P")
-            single = publish(server.url, "P", scale.rows, Way("single", WINDOW, level != "at-least-once", 1)).rate
+            single = publish(
+                server.url, "P", scale.rows, Way("single", WINDOW, level != "at-least-once", 1)
+            ).rate
             delete(server.url, "P")
             label = str(number) if number > 0 else "warm-up"
             table.add(label, level, rate, single, rate / single, *cost, counted=number > 0)
@@ -85,7 +91,14 @@ def payloads(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
                 rate = count / write(frame, server, level)
                 cost = [seconds / count * 1e6 for seconds in cpu.used()]
                 delete(server.url, "P")
-                table.add(f"{size:,} B, {level}", count, rate, rate * size / 1e6, *cost, counted=number > 0)
+                table.add(
+                    f"{size:,} B, {level}",
+                    count,
+                    rate,
+                    rate * size / 1e6,
+                    *cost,
+                    counted=number > 0,
+                )
         frame.unpersist()
     table.summarize(by="rows of")
 
@@ -101,7 +114,9 @@ def memory(spark: SparkSession, server: NatsServer, most: int) -> None:
         memory=",.0f",
     )
     for count in (most // 30, most // 3, most):
-        frame = spark.range(0, count, 1, 1).selectExpr("rpad(cast(id AS STRING), 200, 'x') AS data", "'P.0' AS subject")
+        frame = spark.range(0, count, 1, 1).selectExpr(
+            "rpad(cast(id AS STRING), 200, 'x') AS data", "'P.0' AS subject"
+        )
         with PeakMemory(jvm) as peak:
             seconds = write(frame, server, "deduplicated")
         delete(server.url, "P")

@@ -51,7 +51,8 @@ def _run(spark: SparkSession, name: str, options: dict[str, str], messages: int)
         if rows != messages:
             raise RuntimeError(f"{rows} rows came of {messages}")
         triggers, tasks = (
-            sum(each["durationMs"][name] for each in batches) / 1000 for name in ("triggerExecution", "addBatch")
+            sum(each["durationMs"][name] for each in batches) / 1000
+            for name in ("triggerExecution", "addBatch")
         )
         return _Seconds(elapsed, triggers, tasks)
 
@@ -59,12 +60,20 @@ def _run(spark: SparkSession, name: str, options: dict[str, str], messages: int)
 def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
     """Messages of 200 bytes with `availableNow` into `noop`, references in the same run, round by round."""
     messages = scale.messages
-    jetstream = {"servers": server.url, "stream": "BENCH", "maxMessagesPerPartition": str(PARTITION)}
+    jetstream = {
+        "servers": server.url,
+        "stream": "BENCH",
+        "maxMessagesPerPartition": str(PARTITION),
+    }
     steady = {**jetstream, "maxMessagesPerPartition": str(messages // 2)}
     ready = {"partitions": str(messages // PARTITION), "batches": str(PARTITION // ROWS)}
     jvm = spark_jvm()
-    rates = dict.fromkeys(("tasks", "micro-batch", "query", "two tasks", "(a) bytes", "(c) ready"), ",.0f")
-    ratios = dict.fromkeys(("tasks/(a)", "two/(a)", "tasks/(c)", "server us", "Spark us", "Python us"), ".2f")
+    rates = dict.fromkeys(
+        ("tasks", "micro-batch", "query", "two tasks", "(a) bytes", "(c) ready"), ",.0f"
+    )
+    ratios = dict.fromkeys(
+        ("tasks/(a)", "two/(a)", "tasks/(c)", "server us", "Spark us", "Python us"), ".2f"
+    )
     table = Table(
         "source",
         f"{messages:,} messages of 200 B into noop, {scale.rounds} rounds after {scale.warm_up} that warm up; rows a "
@@ -79,7 +88,16 @@ def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
         raw = references.count_bytes(server.url, "BENCH", messages)
         made = messages / _run(spark, "readymade", ready, messages).tasks
         rate = messages / took.tasks
-        shown = (rate, messages / took.batches, messages / took.query, two, raw, made, rate / raw, two / raw)
+        shown = (
+            rate,
+            messages / took.batches,
+            messages / took.query,
+            two,
+            raw,
+            made,
+            rate / raw,
+            two / raw,
+        )
         label = str(number) if number > 0 else "warm-up"
         table.add(label, *shown, rate / made, *cost, counted=number > 0)
     table.summarize()
@@ -92,17 +110,25 @@ def without_spark(server: NatsServer, scale: Scale) -> None:
     options = SourceOptions.from_spark({"servers": server.url, "stream": "BENCH"}, streaming=True)
     connection = connect(options.connection)
     created = Planner(options, lambda _: connection).report_latest().streams["BENCH"].created
-    table = Table("one connection", "one connection to sequences, without Spark, messages a second", messages=",.0f")
+    table = Table(
+        "one connection",
+        "one connection to sequences, without Spark, messages a second",
+        messages=",.0f",
+    )
     for _ in range(scale.rounds):
         began = time.perf_counter()
-        rows = sum(len(pulled.sequences) for pulled in _pull(options, created, 1, scale.messages + 1))
+        rows = sum(
+            len(pulled.sequences) for pulled in _pull(options, created, 1, scale.messages + 1)
+        )
         table.add(rows / (time.perf_counter() - began))
     table.summarize()
 
 
 def _pull(options: SourceOptions, created: str, first: int, end: int) -> Any:
     part = SequenceRange(options.streams[0], first, end, end - first, created)
-    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
+    settings = PullSettings(
+        options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True
+    )
     return read_range(lambda _: connect(options.connection), part, settings, "bench")
 
 
@@ -112,7 +138,9 @@ def memory(spark: SparkSession, server: NatsServer, messages: int) -> None:
     source = spark.read.format("jetstream").option("servers", server.url).option("stream", "LONG")
     began = time.perf_counter()
     with PeakMemory(spark_jvm()) as peak:
-        source.option("maxMessagesPerPartition", messages).load().write.format("noop").mode("overwrite").save()
+        source.option("maxMessagesPerPartition", messages).load().write.format("noop").mode(
+            "overwrite"
+        ).save()
         elapsed = time.perf_counter() - began
     table = Table(
         "one partition",
@@ -134,7 +162,9 @@ def latency(server: NatsServer, rounds: int) -> None:
         median=".1f",
     )
     for stream in ("SHORT", "BENCH", "LONG"):
-        options = SourceOptions.from_spark({"servers": server.url, "stream": stream}, streaming=True)
+        options = SourceOptions.from_spark(
+            {"servers": server.url, "stream": stream}, streaming=True
+        )
 
         def connected(_: float, chosen: ConnectionOptions = options.connection) -> Connection:
             return connect(chosen)
@@ -145,7 +175,9 @@ def latency(server: NatsServer, rounds: int) -> None:
             state = driver.report_latest().streams[stream]
             began = time.perf_counter()
             driver.report_latest()
-            rows = sum(len(p.sequences) for p in _pull(options, state.created, state.next - 10, state.next))
+            rows = sum(
+                len(p.sequences) for p in _pull(options, state.created, state.next - 10, state.next)
+            )
             taken.append((time.perf_counter() - began) * 1000)
             if rows != 10:
                 raise RuntimeError(f"{rows} of 10 messages came")

@@ -30,6 +30,11 @@ def run(rounds: int) -> None:
                 line = [sys.executable, "-c", program, "stream", "ls", "--server", server.url]
                 subprocess.run(line, check=True, capture_output=True)
                 wall, after = time.perf_counter() - began, os.times()
-                cpu = after.children_user + after.children_system - before.children_user - before.children_system
+                cpu = (
+                    after.children_user
+                    + after.children_system
+                    - before.children_user
+                    - before.children_system
+                )
                 table.add(name, wall, cpu, counted=number >= 0)
         table.summarize(by="program")

@@ -45,7 +45,9 @@ class Table:
             rows = [row for row in self.rows if by is None or row[by] == group]
             for label, take in (("median", statistics.median), ("least", min), ("most", max)):
                 found: dict[str, Value] = {
-                    column: str(group if column == by else "") if form == "s" else take(row[column] for row in rows)
+                    column: str(group if column == by else "")
+                    if form == "s"
+                    else take(row[column] for row in rows)
                     for column, form in self.columns.items()
                 }
                 self._print(found, label)
@@ -53,7 +55,8 @@ class Table:
 
     def _print(self, row: Mapping[str, Value], label: str = "") -> None:
         texts = [
-            value if isinstance(value, str) else format(value, self.columns[column]) for column, value in row.items()
+            value if isinstance(value, str) else format(value, self.columns[column])
+            for column, value in row.items()
         ]
         widths = [max(_WIDTH, len(column) + 2) for column in row]
         shown = "".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
@@ -63,7 +66,8 @@ class Table:
 def write(path: Path) -> None:
     """Write all tables to a JSON file, with what they were measured on."""
     processor = next(
-        (line.partition(":")[2].strip() for line in _cpu_info() if line.startswith("model name")), platform.processor()
+        (line.partition(":")[2].strip() for line in _cpu_info() if line.startswith("model name")),
+        platform.processor(),
     )
     machine: dict[str, Any] = {
         "processor": processor,
@@ -72,10 +76,13 @@ def write(path: Path) -> None:
         "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
     }
     tables = [
-        {"name": table.name, "title": table.title, "rows": table.rows, "summary": table.summary} for table in _TABLES
+        {"name": table.name, "title": table.title, "rows": table.rows, "summary": table.summary}
+        for table in _TABLES
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine, "tables": tables}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps({"machine": machine, "tables": tables}, indent=1) + "\n", encoding="utf-8"
+    )
     print(f"\n{path}")
 
 

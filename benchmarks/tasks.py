@@ -42,7 +42,10 @@ def run(spark: SparkSession, rounds: int, sockets: str) -> None:
         for number in range(-_WARM_UP, rounds):
             for source in _SOURCES:
                 few, many = (_job(spark, server, source, tasks) for tasks in (_FEW, _MANY))
-                cost = [1000 * (long - short) / (_MANY - _FEW) for short, long in zip(few, many, strict=True)]
+                cost = [
+                    1000 * (long - short) / (_MANY - _FEW)
+                    for short, long in zip(few, many, strict=True)
+                ]
                 table.add(source, *cost, counted=number >= 0)
         table.summarize(by="source")
 
@@ -83,9 +86,17 @@ def micro_batches(spark: SparkSession, rounds: int, sockets: str) -> None:
         for number in range(-1, rounds):
             for size, count in _BATCHES:
                 first = total - size * count + 1
-                options = {"servers": server.url, "stream": "BATCHES", "startingOffsets": f'{{"BATCHES": {first}}}'}
-                limits = dict.fromkeys(("maxMessagesPerTrigger", "maxMessagesPerPartition"), str(size))
-                took = _durations(spark, {**options, **limits})[1:]  # the first one plans without a cache
+                options = {
+                    "servers": server.url,
+                    "stream": "BATCHES",
+                    "startingOffsets": f'{{"BATCHES": {first}}}',
+                }
+                limits = dict.fromkeys(
+                    ("maxMessagesPerTrigger", "maxMessagesPerPartition"), str(size)
+                )
+                took = _durations(spark, {**options, **limits})[
+                    1:
+                ]  # the first one plans without a cache
                 medians = [statistics.median(column) for column in zip(*took, strict=True)]
                 table.add(f"{size:,}", *medians, counted=number >= 0)
         table.summarize(by="messages")
@@ -94,10 +105,17 @@ def micro_batches(spark: SparkSession, rounds: int, sockets: str) -> None:
 def _durations(spark: SparkSession, options: dict[str, str]) -> list[tuple[int, int]]:
     """Return what each micro-batch of a query with `availableNow` took, and its tasks, in milliseconds."""
     with tempfile.TemporaryDirectory() as checkpoint:
-        writer = spark.readStream.format("jetstream").options(**options).load().writeStream.format("noop")
+        writer = (
+            spark.readStream.format("jetstream")
+            .options(**options)
+            .load()
+            .writeStream.format("noop")
+        )
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
-        batches: list[Any] = [each["durationMs"] for each in query.recentProgress if each["numInputRows"]]
+        batches: list[Any] = [
+            each["durationMs"] for each in query.recentProgress if each["numInputRows"]
+        ]
         return [(each["triggerExecution"], each["addBatch"]) for each in batches]
 
 
@@ -107,12 +125,18 @@ def sizes(spark: SparkSession, rounds: int) -> None:
         fill(server.url, "SIZES", _TOTAL)
         rates = {f"{size:,}": ",.0f" for size in _SIZES}
         master = spark.sparkContext.master
-        title = f"{_TOTAL:,} messages of 200 B into noop on {master}, rows a second by messages a task"
+        title = (
+            f"{_TOTAL:,} messages of 200 B into noop on {master}, rows a second by messages a task"
+        )
         table = Table(f"sizes of tasks on {master}", title, **{"round": "s", **rates})
         for number in range(-2, rounds):
             row: list[float] = []
             for size in _SIZES:
-                options = {"servers": server.url, "stream": "SIZES", "maxMessagesPerPartition": str(size)}
+                options = {
+                    "servers": server.url,
+                    "stream": "SIZES",
+                    "maxMessagesPerPartition": str(size),
+                }
                 rows = spark.read.format("jetstream").options(**options).load()
                 began = time.perf_counter()
                 rows.write.format("noop").mode("overwrite").save()

@@ -39,7 +39,9 @@ nats_url = os.environ.get("NATS_URL")
 server = None if nats_url else NatsServer().start()
 nats_url = nats_url or server.url
 admin = JetStreamAdmin(servers=nats_url)
-run = uuid.uuid4().hex[:4]  # in the names of this run's streams and files, so that runs do not disturb each other
+run = uuid.uuid4().hex[
+    :4
+]  # in the names of this run's streams and files, so that runs do not disturb each other
 work_dir = f"{os.environ.get('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{run}"
 folder = work_dir.removeprefix("file:")
 os.makedirs(folder)
@@ -51,7 +53,9 @@ if own_spark:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
     stderr = os.dup(2)
-    with open(f"{folder}/spark.log", "w") as spark_log:  # Spark's log goes there, not below the cells
+    with open(
+        f"{folder}/spark.log", "w"
+    ) as spark_log:  # Spark's log goes there, not below the cells
         os.dup2(spark_log.fileno(), 2)
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -125,7 +129,9 @@ assert fruit.count() == 2
 
 # COMMAND ----------
 
-sold = spark.createDataFrame([("fruit.apple", 10), ("bread.rye", 2), ("fruit.apple", 5)], "key string, pieces int")
+sold = spark.createDataFrame(
+    [("fruit.apple", 10), ("bread.rye", 2), ("fruit.apple", 5)], "key string, pieces int"
+)
 turnover = (
     sold.join(table.select("key", price), "key")
     .groupBy("key")
@@ -133,7 +139,10 @@ turnover = (
     .orderBy("key")
 )
 turnover.show()
-assert {row["key"]: row["turnover"] for row in turnover.collect()} == {"bread.rye": 7.6, "fruit.apple": 20.25}
+assert {row["key"]: row["turnover"] for row in turnover.collect()} == {
+    "bread.rye": 7.6,
+    "fruit.apple": 20.25,
+}
 
 # COMMAND ----------
 
@@ -181,7 +190,9 @@ def merge(changes, batch_id):
     if batch_id:
         before = changes.sparkSession.read.parquet(f"{work_dir}/prices/{batch_id - 1}")
         merged = latest(before.unionByName(merged))
-    merged.where("operation = 'PUT'").write.mode("overwrite").parquet(f"{work_dir}/prices/{batch_id}")
+    merged.where("operation = 'PUT'").write.mode("overwrite").parquet(
+        f"{work_dir}/prices/{batch_id}"
+    )
 
 
 def follow():
@@ -238,9 +249,9 @@ reports = [
     ("reports/january.csv", "product,pieces\napple,10\npear,4\n"),
     ("reports/february.csv", "product,pieces\napple,7\nplum,12\n"),
 ]
-spark.createDataFrame(reports, "name string, content string").write.format("jetstream").options(**files).mode(
-    "append"
-).save()
+spark.createDataFrame(reports, "name string, content string").write.format("jetstream").options(
+    **files
+).mode("append").save()
 info = admin.objects.bucket(files_bucket).put("images/noise.bin", os.urandom(1_000_000))
 print(info.name, info.size, "bytes in", info.chunks, "chunks")
 

@@ -40,7 +40,9 @@ nats_url = os.environ.get("NATS_URL")
 server = None if nats_url else NatsServer().start()
 nats_url = nats_url or server.url
 admin = JetStreamAdmin(servers=nats_url)
-run = uuid.uuid4().hex[:4]  # in the names of this run's streams and files, so that runs do not disturb each other
+run = uuid.uuid4().hex[
+    :4
+]  # in the names of this run's streams and files, so that runs do not disturb each other
 work_dir = f"{os.environ.get('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{run}"
 folder = work_dir.removeprefix("file:")
 os.makedirs(folder)
@@ -52,7 +54,9 @@ if own_spark:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
     stderr = os.dup(2)
-    with open(f"{folder}/spark.log", "w") as spark_log:  # Spark's log goes there, not below the cells
+    with open(
+        f"{folder}/spark.log", "w"
+    ) as spark_log:  # Spark's log goes there, not below the cells
         os.dup2(spark_log.fileno(), 2)
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -92,8 +96,12 @@ def write(stream, delivery, *, large):
         spark.createDataFrame(list(make_orders(large)), "data string")
         .coalesce(1)  # one task writes them in this order
         .write.format("jetstream")
-        .options(servers=nats_url, stream=stream, subject=f"failures.{stream}", delivery=delivery, **name)
-        .option("maxInFlight", 100)  # of a thousand rows the default would send all before the first answer
+        .options(
+            servers=nats_url, stream=stream, subject=f"failures.{stream}", delivery=delivery, **name
+        )
+        .option(
+            "maxInFlight", 100
+        )  # of a thousand rows the default would send all before the first answer
         .mode("append")
         .save()
     )
@@ -111,7 +119,9 @@ def error_of(work):
 def fail_and_repeat(delivery, window, pause):
     """Return what is stored after the failure and after the repetition, and how many different orders these are."""
     stream = f"{delivery.upper()}_{window}_{run}"
-    admin.streams.create(stream, subjects=[f"failures.{stream}"], max_msg_size=1000, duplicate_window=window)
+    admin.streams.create(
+        stream, subjects=[f"failures.{stream}"], max_msg_size=1000, duplicate_window=window
+    )
     print(error_of(lambda: write(stream, delivery, large=True)))
     first = admin.streams.load(stream).state.messages
     time.sleep(pause)
@@ -162,7 +172,10 @@ rows = [(*case, *stored) for case, stored in outcomes.items()]
 spark.createDataFrame(rows, columns).show(truncate=False)
 
 for (delivery, repeated), (first, total, different) in outcomes.items():
-    once = delivery == "exactly-once" or (delivery, repeated) == ("deduplicated", "within the window")
+    once = delivery == "exactly-once" or (delivery, repeated) == (
+        "deduplicated",
+        "within the window",
+    )
     assert 0 < first < ROWS
     assert different == ROWS
     assert total == (ROWS if once else ROWS + first)
@@ -244,7 +257,9 @@ def read_ids(**options):
         .options(servers=nats_url, stream=source, **options)
         .load()
         .selectExpr("get_json_object(CAST(data AS STRING), '$.id') AS id")
-        .writeStream.foreachBatch(lambda batch, _: ids.extend(int(row["id"]) for row in batch.collect()))
+        .writeStream.foreachBatch(
+            lambda batch, _: ids.extend(int(row["id"]) for row in batch.collect())
+        )
         .option("checkpointLocation", f"{work_dir}/read-checkpoint")
         .trigger(availableNow=True)
         .start()

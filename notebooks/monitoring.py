@@ -39,7 +39,9 @@ nats_url = os.environ.get("NATS_URL")
 server = None if nats_url else NatsServer().start()
 nats_url = nats_url or server.url
 admin = JetStreamAdmin(servers=nats_url)
-run = uuid.uuid4().hex[:4]  # in the names of this run's streams and files, so that runs do not disturb each other
+run = uuid.uuid4().hex[
+    :4
+]  # in the names of this run's streams and files, so that runs do not disturb each other
 work_dir = f"{os.environ.get('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{run}"
 folder = work_dir.removeprefix("file:")
 os.makedirs(folder)
@@ -51,7 +53,9 @@ if own_spark:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
     stderr = os.dup(2)
-    with open(f"{folder}/spark.log", "w") as spark_log:  # Spark's log goes there, not below the cells
+    with open(
+        f"{folder}/spark.log", "w"
+    ) as spark_log:  # Spark's log goes there, not below the cells
         os.dup2(spark_log.fileno(), 2)
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -137,7 +141,9 @@ def wait_for(done, seconds=120):
     """Wait until `done()` is true."""
     end = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < end, f"still waiting after {seconds} s: {query.exception() or query.lastProgress}"
+        assert time.monotonic() < end, (
+            f"still waiting after {seconds} s: {query.exception() or query.lastProgress}"
+        )
         time.sleep(0.2)
 
 
@@ -159,7 +165,10 @@ wait_for(lambda: behind() == 0)
 
 history = [(progress["timestamp"], lag(progress)[stream]) for progress in query.recentProgress]
 for timestamp, position in history[:6]:
-    print(timestamp, f"next {position.next}, {position.messages} messages and {position.seconds:.3f} s behind")
+    print(
+        timestamp,
+        f"next {position.next}, {position.messages} messages and {position.seconds:.3f} s behind",
+    )
 assert history[0][1].messages == MESSAGES - 1000
 
 # COMMAND ----------
@@ -181,8 +190,14 @@ def metrics():
     """The metrics of the query, by name without prefix."""
     with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics") as answer:
         lines = answer.read().decode().splitlines()
-    values = [line.rsplit(" ", 1) for line in lines if line.startswith("spark_jetstream_") and 'query="events"' in line]
-    return {name.split("{")[0].removeprefix("spark_jetstream_"): float(value) for name, value in values}
+    values = [
+        line.rsplit(" ", 1)
+        for line in lines
+        if line.startswith("spark_jetstream_") and 'query="events"' in line
+    ]
+    return {
+        name.split("{")[0].removeprefix("spark_jetstream_"): float(value) for name, value in values
+    }
 
 
 # Spark tells its listeners a little after the query itself knows.
@@ -215,7 +230,9 @@ import matplotlib.dates as mdates
 import matplotlib.pyplot as plt
 from IPython import display
 
-history = [(progress["timestamp"], lag(progress)[stream].messages) for progress in query.recentProgress]
+history = [
+    (progress["timestamp"], lag(progress)[stream].messages) for progress in query.recentProgress
+]
 times = [datetime.fromisoformat(timestamp.replace("Z", "+00:00")) for timestamp, _ in history]
 lags = [messages for _, messages in history]
 
@@ -229,9 +246,7 @@ axes.xaxis.set_major_formatter(mdates.DateFormatter("%H:%M:%S"))
 image = io.BytesIO()
 figure.savefig(image, format="png", bbox_inches="tight")
 plt.close(figure)
-alt = (
-    "The lag falls in steps of 1,000 messages from 5,000 to 0, jumps up when more messages come, and falls to 0 again."
-)
+alt = "The lag falls in steps of 1,000 messages from 5,000 to 0, jumps up when more messages come, and falls to 0 again."
 data = base64.b64encode(image.getvalue()).decode()
 display.display(display.HTML(f'<img alt="{alt}" src="data:image/png;base64,{data}">'))
 
@@ -253,7 +268,9 @@ assert lags[-1] == 0
 log.setLevel(logging.CRITICAL)
 admin.streams.delete(stream)
 wait_for(lambda: metrics()["query_up"] == 0)
-print(next(line for line in str(query.exception()).splitlines() if "spark_jetstream.errors." in line))
+print(
+    next(line for line in str(query.exception()).splitlines() if "spark_jetstream.errors." in line)
+)
 print({name: metrics()[name] for name in ("query_up", "query_failures_total")})
 assert metrics()["query_failures_total"] == 1
 

@@ -153,7 +153,11 @@ def make_orders(count, first_id=1):
     countries = chance.choices(list(COUNTRIES), list(COUNTRIES.values()), k=count)
     for number, (minute, country) in enumerate(zip(minutes, countries, strict=True), first_id):
         placed_at = first_minute + timedelta(minutes=minute, seconds=chance.randrange(60))
-        order = {"id": number, "placed_at": placed_at.isoformat(), "amount": chance.randrange(500, 30_000) / 100}
+        order = {
+            "id": number,
+            "placed_at": placed_at.isoformat(),
+            "amount": chance.randrange(500, 30_000) / 100,
+        }
         yield f"{orders_subject}.{country}.{chance.choice(['web', 'app'])}", json.dumps(order)
 
 
@@ -188,7 +192,12 @@ assert state.messages == ORDERS
 
 from pyspark.sql import functions as F
 
-messages = spark.read.format("jetstream").option("servers", nats_url).option("stream", orders_stream).load()
+messages = (
+    spark.read.format("jetstream")
+    .option("servers", nats_url)
+    .option("stream", orders_stream)
+    .load()
+)
 messages.printSchema()
 (
     messages.withColumn("data", F.col("data").cast("string"))  # bytes until here
@@ -492,7 +501,9 @@ assert sum(stored.values()) == ORDERS + 500
 
 windows_back = read_results("windows", "start timestamp, orders long").drop("content_type")
 windows_back.orderBy("start", "country").show(6)
-in_files = orders.groupBy(F.window("placed_at", "10 minutes")["start"].alias("start"), "country").count()
+in_files = orders.groupBy(
+    F.window("placed_at", "10 minutes")["start"].alias("start"), "country"
+).count()
 expected = {(row["start"], row["country"]): row["count"] for row in in_files.collect()}
 complete = {(row["start"], row["country"]): row["orders"] for row in windows_back.collect()}
 print(len(complete), "windows of", len(expected), "are complete")

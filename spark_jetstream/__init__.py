@@ -23,7 +23,10 @@ __all__ = ["__version__", "attach", "decode", "register", "schema_of"]
 
 
 #: What is imported here or by these, as a script of a user may be called -> a folder in it, where one may be, too.
-_PACKAGES = {"nats": "aio", **dict.fromkeys(("numpy", "pyarrow", "pydantic", "aiohttp", "pandas", "pyspark"), "")}
+_PACKAGES = {
+    "nats": "aio",
+    **dict.fromkeys(("numpy", "pyarrow", "pydantic", "aiohttp", "pandas", "pyspark"), ""),
+}
 
 
 def _refuse_hidden_packages() -> None:
@@ -89,7 +92,9 @@ def _try_in_a_worker(spark: Any, python: str) -> None:
         # `load` asks the data source for its schema, in a worker and without a connection.
         spark.read.format("jetstream").option("stream", "S").load()
     except Exception as error:
-        reasons = re.findall(r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", str(error), re.MULTILINE)
+        reasons = re.findall(
+            r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", str(error), re.MULTILINE
+        )
         reason = reasons[-1] if reasons else type(error).__name__
         raise WorkerPythonError(
             f"Spark's workers run {python}, which cannot use spark-jetstream ({reason}): set the environment variable "

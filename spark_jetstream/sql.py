@@ -227,7 +227,9 @@ def _load(
     name: str,
 ) -> DataFrame:
     # To Spark 4.0 an option without a text is an error.
-    options: dict[str, Any] = {key: revealed(text) for key, text in given.items() if text is not None}
+    options: dict[str, Any] = {
+        key: revealed(text) for key, text in given.items() if text is not None
+    }
     return spark.read.format("jetstream").options(**options).option(kind, name).load()
 
 
@@ -346,7 +348,9 @@ def _schema(spark: SparkSession, objects: Sequence[str]) -> StructType:
         return StructType()
     sample = f"[{','.join(objects)}]"
     [(found,)] = spark.sql("SELECT schema_of_json(:sample)", args={"sample": sample}).collect()
-    array: Any = spark.sql("SELECT from_json('[]', :found)", args={"found": found}).schema[0].dataType
+    array: Any = (
+        spark.sql("SELECT from_json('[]', :found)", args={"found": found}).schema[0].dataType
+    )
     schema: StructType = array.elementType
     return schema
 

@@ -45,7 +45,9 @@ def main() -> None:
             path.write_text(text)
             results.append(subprocess.run([*command, path], check=False).returncode)
     if any(results):
-        raise SystemExit("the audit of constraints.txt failed: a version is vulnerable, or could not be looked up")
+        raise SystemExit(
+            "the audit of constraints.txt failed: a version is vulnerable, or could not be looked up"
+        )
 
 
 if __name__ == "__main__":

@@ -49,16 +49,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     on_spark = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
     others = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
     folders = ("tests/chaos/", "tests/compat/", "tests/demo/")
-    others.sort(key=lambda item: item.get_closest_marker("full") is None and not item.nodeid.startswith(folders))
+    others.sort(
+        key=lambda item: (
+            item.get_closest_marker("full") is None and not item.nodeid.startswith(folders)
+        )
+    )
     share = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     items[:] = [*others[:share], *on_spark, *others[share:]]
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the end of what Spark wrote with a failure: its exceptions in Python do not tell their causes."""
     report = yield
-    if report.failed and "spark" in getattr(item, "fixturenames", ()) and _spark_log in item.config.stash:
+    if (
+        report.failed
+        and "spark" in getattr(item, "fixturenames", ())
+        and _spark_log in item.config.stash
+    ):
         text = item.config.stash[_spark_log].read_text("utf-8", "replace")
         report.sections.append(("Standard error of Spark", text[-8000:]))
     return report
@@ -142,7 +152,10 @@ def nats_server_options() -> dict[str, Any]:
 
     Its limit does not depend on how full the disk is.
     """
-    return {"http_monitor": True, "config": 'ping_interval: "1h"\njetstream { max_file_store: 1TB }'}
+    return {
+        "http_monitor": True,
+        "config": 'ping_interval: "1h"\njetstream { max_file_store: 1TB }',
+    }
 
 
 @pytest.fixture
@@ -180,7 +193,9 @@ def publisher(nats_server: NatsServer) -> Iterator[Publisher]:
         publisher.store = nats_server.store_dir
         # A server removes the folder of an account's streams together with the last one, in the background, and
         # fails to make the store of a stream that is created at that moment: one that stays keeps the folder.
-        publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"], "storage": "file"})
+        publisher.api(
+            "STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"], "storage": "file"}
+        )
         yield publisher
 
 

@@ -25,7 +25,9 @@ COUNT = 1000
 def command(*arguments: str) -> str:
     """Run the installed command and return what it prints."""
     script = Path(sys.executable).with_name("spark-jetstream")
-    return subprocess.run([script, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run(
+        [script, *arguments], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
 
 
 def main() -> None:
@@ -35,14 +37,20 @@ def main() -> None:
     with NatsServer() as server, tempfile.TemporaryDirectory() as folder:
         for stream, subjects in (("ORDERS", "orders.>"), ("PICKED", "picked.>")):
             command("stream", "add", stream, "--subjects", subjects, "--server", server.url)
-        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .getOrCreate()
+        )
         try:
             number = F.col("id").cast("string")
             orders = spark.range(COUNT).select(
                 F.concat(F.lit("orders."), number).alias("subject"), number.alias("data")
             )
             # Spark finds the format by itself.
-            orders.write.format("jetstream").options(servers=server.url, stream="ORDERS").mode("append").save()
+            orders.write.format("jetstream").options(servers=server.url, stream="ORDERS").mode(
+                "append"
+            ).save()
             query = (
                 spark.readStream.format("jetstream")
                 .options(servers=server.url, stream="ORDERS")
@@ -50,7 +58,9 @@ def main() -> None:
                 .where("CAST(data AS STRING) % 10 = 0")
                 .selectExpr("data", "concat('picked.', subject) AS subject")
                 .writeStream.format("jetstream")
-                .options(servers=server.url, stream="PICKED", checkpointLocation=f"{folder}/checkpoint")
+                .options(
+                    servers=server.url, stream="PICKED", checkpointLocation=f"{folder}/checkpoint"
+                )
                 .trigger(availableNow=True)
                 .start()
             )
@@ -59,7 +69,9 @@ def main() -> None:
             spark.stop()
         with JetStreamAdmin(servers=server.url) as admin:
             stored = {message.subject: message.data for message in admin.messages.read("PICKED")}
-    assert stored == {f"picked.orders.{i}": str(i).encode() for i in range(0, COUNT, 10)}, len(stored)
+    assert stored == {f"picked.orders.{i}": str(i).encode() for i in range(0, COUNT, 10)}, len(
+        stored
+    )
 
 
 if __name__ == "__main__":

@@ -62,8 +62,18 @@ def check(holds: bool, text: str) -> None:
 
 def build(folder: Path) -> tuple[Path, Path]:
     """Build the sdist, and the wheel from the sdist."""
-    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        folder,
+        ROOT,
+    ]
+    run = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     check(run.returncode == 0, run.stdout)
     name = f"spark_jetstream-{spark_jetstream.__version__}"
     return folder / f"{name}.tar.gz", folder / f"{name}-py3-none-any.whl"
@@ -82,22 +92,30 @@ def check_wheel(wheel: Path) -> None:
     """Compare the files in the wheel with those of the package, and its metadata with the repository."""
     with ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-        (metadata_file,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        (metadata_file,) = (
+            name for name in archive.namelist() if name.endswith(".dist-info/METADATA")
+        )
         metadata = message_from_bytes(archive.read(metadata_file))
     package = (path for path in (ROOT / "spark_jetstream").rglob("*") if path.is_file())
-    sources = {path.relative_to(ROOT).as_posix() for path in package if "__pycache__" not in path.parts}
+    sources = {
+        path.relative_to(ROOT).as_posix() for path in package if "__pycache__" not in path.parts
+    }
     sources.add("pyspark_jetstream.py")
     check("spark_jetstream/py.typed" in packed, "py.typed is missing")
     check(packed == sources, f"missing or not of the package: {sorted(packed ^ sources)}")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    check(metadata["Version"] == spark_jetstream.__version__, f"its version is {metadata['Version']}")
+    check(
+        metadata["Version"] == spark_jetstream.__version__, f"its version is {metadata['Version']}"
+    )
     check(str(metadata.get_payload()).strip() == readme.strip(), "README.md is not its description")
     check(metadata["License-File"] == "LICENSE", "LICENSE is missing")
     urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL", []))
     check(urls == URLS, f"its addresses are {urls}")
 
 
-def install(file: Path, extras: str, uv: str, folder: Path, versions: tuple[str, ...] = LOCKED) -> Path:
+def install(
+    file: Path, extras: str, uv: str, folder: Path, versions: tuple[str, ...] = LOCKED
+) -> Path:
     """Install the file, with the locked versions or others, into an empty environment, and return its Python."""
     python = folder / "bin" / "python"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
@@ -106,14 +124,22 @@ def install(file: Path, extras: str, uv: str, folder: Path, versions: tuple[str,
     fresh = ("--refresh-package", "spark-jetstream", "--compile-bytecode", "--quiet")
     options = (*fresh, *versions)
     package = f"spark-jetstream{extras} @ {file.as_uri()}"
-    subprocess.run([uv, "pip", "install", "--python", python, *options, package], cwd=ROOT, check=True)
+    subprocess.run(
+        [uv, "pip", "install", "--python", python, *options, package], cwd=ROOT, check=True
+    )
     return python
 
 
 def write_sbom(wheel: Path, uv: str, folder: Path, sbom: Path) -> None:
     """Write what the wheel installs without extras, at the locked versions, as CycloneDX JSON; check that it is all."""
     python = install(wheel, "", uv, folder)
-    options = ("--pyproject", ROOT / "pyproject.toml", "--mc-type", "library", "--output-reproducible")
+    options = (
+        "--pyproject",
+        ROOT / "pyproject.toml",
+        "--mc-type",
+        "library",
+        "--output-reproducible",
+    )
     command = (sys.executable, "-m", "cyclonedx_py", "environment", *options, python)
     bom = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     version = spark_jetstream.__version__
@@ -138,13 +164,21 @@ def use(file: Path, uv: str, folder: Path) -> None:
     # Outside of the repository, and with nothing of the environment that runs this.
     left_out = ("PYTHONPATH", "JAVA_HOME", "SPARK_HOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
-    subprocess.run([python, "-I", ROOT / "tests" / "quick_start.py"], cwd=folder, env=environment, check=True)
+    environment |= {
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    subprocess.run(
+        [python, "-I", ROOT / "tests" / "quick_start.py"], cwd=folder, env=environment, check=True
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--install", metavar="UV", help="build into dist/, and install from it with this uv")
+    parser.add_argument(
+        "--install", metavar="UV", help="build into dist/, and install from it with this uv"
+    )
     uv = parser.parse_args().install
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
@@ -153,15 +187,22 @@ def main() -> None:
         check_wheel(wheel)
         if uv:
             uv = str(Path(uv).absolute())
-            subprocess.run([uv, "tool", "run", "--quiet", "twine", "check", "--strict", sdist, wheel], check=True)
-            subprocess.run([uv, "tool", "run", "--quiet", "check-wheel-contents", wheel], cwd=ROOT, check=True)
+            subprocess.run(
+                [uv, "tool", "run", "--quiet", "twine", "check", "--strict", sdist, wheel],
+                check=True,
+            )
+            subprocess.run(
+                [uv, "tool", "run", "--quiet", "check-wheel-contents", wheel], cwd=ROOT, check=True
+            )
             for file in (wheel, sdist):
                 use(file, uv, folder / file.suffix)
                 print(f"{file.name}: installed into an empty environment, and used")
             python = install(wheel, f"[{EXTRAS}]", uv, folder / "oldest", OLDEST)
             subprocess.run([python, "-I", "-c", IMPORT_ALL], cwd=folder, check=True)
             subprocess.run(
-                [uv, "pip", "install", "--quiet", "--python", python, *LOCKED, *TESTING], cwd=ROOT, check=True
+                [uv, "pip", "install", "--quiet", "--python", python, *LOCKED, *TESTING],
+                cwd=ROOT,
+                check=True,
             )
             options = ("-q", "-p", "no:cacheprovider", "-m", "not full")
             tests = (f"tests/{name}" for name in VECTORS)

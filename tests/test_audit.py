@@ -57,9 +57,19 @@ def test_an_audit_ends_with_an_error_unless_every_version_is_known_to_be_good(
     vulnerable: str | None, status: int
 ) -> None:
     with service(vulnerable, status) as (url, asked):
-        command = [sys.executable, "-m", "tests.audit", "--vulnerability-service", "osv", "--osv-url", url]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.audit",
+            "--vulnerability-service",
+            "osv",
+            "--osv-url",
+            url,
+        ]
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    versions = {f"{canonicalize_name(one.name)} {str(one.specifier).removeprefix('==')}" for one in locked()}
+    versions = {
+        f"{canonicalize_name(one.name)} {str(one.specifier).removeprefix('==')}" for one in locked()
+    }
     if (vulnerable, status) == (None, 200):
         assert ran.returncode == 0, ran.stderr
         assert asked == versions

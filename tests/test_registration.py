@@ -51,7 +51,9 @@ def test_where_spark_does_not_look_for_data_sources(stream: MakeStream, tmp_path
     s = filled(stream)
     # A module without a data source stands before the installed one.
     (tmp_path / "pyspark_jetstream.py").touch()
-    result = run_script("-c", UNDISCOVERED, s.url, s.name, folder=tmp_path, PYTHONPATH=str(tmp_path))
+    result = run_script(
+        "-c", UNDISCOVERED, s.url, s.name, folder=tmp_path, PYTHONPATH=str(tmp_path)
+    )
     assert "DATA_SOURCE_NOT_FOUND" in result["refused"]
     assert result["rows"] == 10
 
@@ -91,7 +93,9 @@ spark.stop()
 def test_a_python_of_the_workers_that_is_another(has_it: bool, tmp_path: Path) -> None:
     """Raises one sentence if a worker cannot import the package; a Python with another path may have it."""
     # Without the site module a Python has no installed packages.
-    python = write_program(tmp_path / "python3", f'exec {sys.executable} {"" if has_it else "-S"} "$@"')
+    python = write_program(
+        tmp_path / "python3", f'exec {sys.executable} {"" if has_it else "-S"} "$@"'
+    )
     refused = run_script("-c", WORKERS, folder=tmp_path, PYSPARK_PYTHON=str(python))["refused"]
     if has_it:
         assert refused is None
@@ -245,7 +249,9 @@ def test_temporary_views(spark: SparkSession, stream: MakeStream) -> None:
     spark.sql(f"CREATE TEMPORARY VIEW {view}_2 (data BINARY, sequence BIGINT) {using})")
     try:
         assert stored(spark.table(view)) == s.rows(7, 8, 9, 10)
-        values = spark.sql(f"SELECT sequence, value FROM {view} LATERAL VIEW explode(headers['A']) AS value")
+        values = spark.sql(
+            f"SELECT sequence, value FROM {view} LATERAL VIEW explode(headers['A']) AS value"
+        )
         assert values.filter("sequence = 7").count() == 2
         found = spark.sql(f"SELECT * FROM {view}_2 WHERE sequence > 8 ORDER BY sequence")
         assert found.columns == ["data", "sequence"]

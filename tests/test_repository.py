@@ -29,8 +29,14 @@ FOREIGN = {
 
 def own_files() -> Iterator[Path]:
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if name not in FOREIGN and not name.endswith(".egg-info")]
-        yield from (Path(folder, name) for name in names if name not in FOREIGN and not name.endswith(".pyc"))
+        folders[:] = [
+            name for name in folders if name not in FOREIGN and not name.endswith(".egg-info")
+        ]
+        yield from (
+            Path(folder, name)
+            for name in names
+            if name not in FOREIGN and not name.endswith(".pyc")
+        )
 
 
 def text_of(path: Path) -> str:
@@ -77,7 +83,11 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 def locked() -> list[Requirement]:
     """The lines of constraints.txt without their hashes, each of them one version under an optional condition."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return [Requirement(line.removesuffix(" \\")) for line in lines if line and not line.startswith((" ", "#"))]
+    return [
+        Requirement(line.removesuffix(" \\"))
+        for line in lines
+        if line and not line.startswith((" ", "#"))
+    ]
 
 
 def on(python: str, requirement: Requirement) -> bool:
@@ -89,7 +99,9 @@ def on(python: str, requirement: Requirement) -> bool:
 def test_constraints_are_versions_with_hashes_and_nothing_else() -> None:
     text = (ROOT / "constraints.txt").read_text()
     assert "://" not in text
-    entries = re.findall(r"^\S.* \\(?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)+$", text, re.MULTILINE)
+    entries = re.findall(
+        r"^\S.* \\(?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)+$", text, re.MULTILINE
+    )
     assert len(entries) == len(locked()) > 100
     for requirement in locked():
         assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
@@ -104,7 +116,10 @@ def test_every_dependency_is_locked_for_every_python(python: str) -> None:
         for requirement in locked()
         if on(python, requirement)
     }
-    optional = [*project["optional-dependencies"].values(), *PYPROJECT["dependency-groups"].values()]
+    optional = [
+        *project["optional-dependencies"].values(),
+        *PYPROJECT["dependency-groups"].values(),
+    ]
     for line in [*project["dependencies"], *(line for group in optional for line in group)]:
         wanted = Requirement(line)
         name = canonicalize_name(wanted.name)

@@ -56,7 +56,9 @@ def test_the_arrow_schema_is_the_one_spark_expects(names: tuple[str, ...]) -> No
 
 
 def test_the_sources_of_a_counter_are_as_spark_expects() -> None:
-    sparks = to_arrow_schema(StructType().add("sources", MapType(StringType(), MapType(StringType(), StringType()))))
+    sparks = to_arrow_schema(
+        StructType().add("sources", MapType(StringType(), MapType(StringType(), StringType())))
+    )
     assert str(arrow_schema(["sources"], COUNTER_COLUMNS)) == str(sparks)
 
 
@@ -64,7 +66,8 @@ def given(schema: StructType) -> list[GivenField]:
     """The fields of a schema as a reader takes them from Spark."""
     types = [(field.dataType.simpleString(), field.dataType.jsonValue()) for field in schema]
     return [
-        GivenField(field.name, text, field.nullable, json) for field, (text, json) in zip(schema, types, strict=True)
+        GivenField(field.name, text, field.nullable, json)
+        for field, (text, json) in zip(schema, types, strict=True)
     ]
 
 
@@ -118,7 +121,9 @@ WITH_NULLS: dict[str, tuple[tuple[Column, ...], str]] = {
 
 
 @pytest.mark.parametrize(("columns", "nulls"), WITH_NULLS.values(), ids=WITH_NULLS)
-def test_a_column_that_may_have_null_refuses_not_null(columns: tuple[Column, ...], nulls: str) -> None:
+def test_a_column_that_may_have_null_refuses_not_null(
+    columns: tuple[Column, ...], nulls: str
+) -> None:
     fields = {each.name: GivenField(each.name, each.spark, nullable=False) for each in columns}
     for name in nulls.split():
         with pytest.raises(SchemaError, match=f'column "{name}" NOT NULL, but rows may have null'):
@@ -134,8 +139,14 @@ def test_a_column_that_may_have_null_refuses_not_null(columns: tuple[Column, ...
         ([("offset", "bigint")], 'there is no column "offset"; did you mean "sequence"'),
         ([("Data", "binary")], 'there is no column "Data"; did you mean "data"'),
         ([("data", "string")], 'the schema gives column "data" the type string, but it is binary'),
-        ([("sequence", "int")], 'the schema gives column "sequence" the type int, but it is bigint'),
-        ([("subject", "char(9)")], 'the schema gives column "subject" the type char(9), but it is string'),
+        (
+            [("sequence", "int")],
+            'the schema gives column "sequence" the type int, but it is bigint',
+        ),
+        (
+            [("subject", "char(9)")],
+            'the schema gives column "subject" the type char(9), but it is string',
+        ),
         (
             [("timestamp", "timestamp_ntz")],
             'the schema gives column "timestamp" the type timestamp_ntz, but it is timestamp '

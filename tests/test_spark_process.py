@@ -50,13 +50,16 @@ log.warning("that is %s", "odd")
 def test_what_is_logged_in_a_spark_process_has_the_form_of_sparks_own_lines() -> None:
     time = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
     said = run_python("-c", LOGGING.format(before=""))
-    assert re.fullmatch(rf"{time} WARN spark_jetstream\.source\.positions: that is odd\n", said), said
+    assert re.fullmatch(rf"{time} WARN spark_jetstream\.source\.positions: that is odd\n", said), (
+        said
+    )
     own = "logging.basicConfig(format='%(levelname)s %(message)s')"
     assert run_python("-c", LOGGING.format(before=own)) == "WARNING that is odd\n"
 
 
 linux = pytest.mark.skipif(
-    not hasattr(socket, "TCP_QUICKACK"), reason="a kernel without TCP_QUICKACK: nothing is set, as a test below shows"
+    not hasattr(socket, "TCP_QUICKACK"),
+    reason="a kernel without TCP_QUICKACK: nothing is set, as a test below shows",
 )
 
 
@@ -102,7 +105,9 @@ def test_the_beginning_of_the_next_task_is_acknowledged_at_once() -> None:
         connection, _ = listening.accept()
         assert worker(connection) == 1
         for _ in range(2):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)  # as an answer leaves it
+            connection.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0
+            )  # as an answer leaves it
             gc.collect(1)
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
             gc.collect()
@@ -120,7 +125,9 @@ def test_nothing_is_set_on_a_unix_socket() -> None:
 
 
 @pytest.mark.usefixtures("first_task")
-def test_nothing_is_set_where_the_kernel_has_no_such_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_set_where_the_kernel_has_no_such_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     with socket.socket() as connection:
         assert worker(connection) == 0
@@ -140,7 +147,9 @@ def test_a_worker_of_spark_acknowledges_at_once(spark: SparkSession) -> None:
     assert [row.added for row in rows] == [1]
 
 
-def test_what_is_said_once_in_an_application(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_said_once_in_an_application(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def process() -> list[bool]:
         """The answers that a new process of the driver gets."""
         monkeypatch.setattr(spark_process, "_asked", set())

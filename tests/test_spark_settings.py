@@ -80,26 +80,38 @@ def test_reads_and_writes_are_the_same_under_settings_of_spark(
         )
         writer.mode("append").save()
         text = f"SELECT '{copy.subject}.text' AS subject, CAST('x' AS char(3)) AS data, map('A', 'b') AS headers"
-        spark.sql(text).write.format("jetstream").options(servers=s.url, delivery="at-least-once").mode("append").save()
+        spark.sql(text).write.format("jetstream").options(
+            servers=s.url, delivery="at-least-once"
+        ).mode("append").save()
         query = (
             rows.select(moved, "data", "headers")
             .writeStream.format("jetstream")
             .options(servers=s.url, delivery="at-least-once")
         )
-        query = query.option("checkpointLocation", str(tmp_path / "written")).trigger(availableNow=True)
+        query = query.option("checkpointLocation", str(tmp_path / "written")).trigger(
+            availableNow=True
+        )
         query.start().awaitTermination()
     copied = [(f"{copy.subject}.{row.subject}", row.data, row.headers) for row in s.rows()]
     padded = b"x  " if "preserveCharVarcharTypeInfo" in chosen else b"x"
     one_text = (f"{copy.subject}.text", padded, {"A": ["b"]})
-    written = [(row.subject, row.data, row.headers) for row in stored(batch(spark, s.url, copy.name))]
+    written = [
+        (row.subject, row.data, row.headers) for row in stored(batch(spark, s.url, copy.name))
+    ]
     assert written == [*copied, one_text, *copied]
 
 
-def test_texts_with_a_collation_are_read_and_written(spark: SparkSession, stream: MakeStream) -> None:
+def test_texts_with_a_collation_are_read_and_written(
+    spark: SparkSession, stream: MakeStream
+) -> None:
     s = stream()
     subject = f"'{s.subject}.A' COLLATE UTF8_LCASE AS subject"
-    row = spark.sql(f"SELECT {subject}, 'x' COLLATE UNICODE_CI AS data, map('A', 'b' COLLATE UTF8_LCASE) AS headers")
-    row.write.format("jetstream").options(servers=s.url, delivery="at-least-once").mode("append").save()
+    row = spark.sql(
+        f"SELECT {subject}, 'x' COLLATE UNICODE_CI AS data, map('A', 'b' COLLATE UTF8_LCASE) AS headers"
+    )
+    row.write.format("jetstream").options(servers=s.url, delivery="at-least-once").mode(
+        "append"
+    ).save()
     named = "subject string COLLATE UTF8_LCASE NOT NULL, headers map<string,array<string COLLATE UTF8_LCASE>>"
     table = batch(spark, s.url, s.name, named)
     assert table.where(F.col("subject") == f"{s.subject}.a".upper()).count() == 1

@@ -70,11 +70,18 @@ def test_the_columns_of_a_payload(fields: list[str], columns: list[str]) -> None
     assert payload_columns(fields, ["subject", "data"]) == columns
 
 
-def test_a_sample_has_as_many_messages_as_there_are(nats_server: NatsServer, stream: MakeStream) -> None:
+def test_a_sample_has_as_many_messages_as_there_are(
+    nats_server: NatsServer, stream: MakeStream
+) -> None:
     """Also where most sequences are gone, as in a bucket with a key that changes all the time."""
     made = stream(max_msgs_per_subject=1)
     keys = [*"abc", *["c"] * 100]
-    made.send(*(Message(f"{made.subject}.{key}", json.dumps({key: at}).encode()) for at, key in enumerate(keys)))
+    made.send(
+        *(
+            Message(f"{made.subject}.{key}", json.dumps({key: at}).encode())
+            for at, key in enumerate(keys)
+        )
+    )
     with JetStreamAdmin(servers=nats_server.url) as admin:
         info = admin.streams.load(made.name)
         assert _sample(admin, info, 10) == ['{"a": 0}', '{"b": 1}', '{"c": 102}']
@@ -89,7 +96,9 @@ def test_arguments_of_another_type() -> None:
     texts: Any = ["A", "B"]
     with pytest.raises(OptionError, match=r"^streams must be a pattern of names"):
         spark_jetstream.attach(nothing, texts)
-    with pytest.raises(OptionError, match=r"^argument version must be a column, such as .*, not 'v'$"):
+    with pytest.raises(
+        OptionError, match=r"^argument version must be a column, such as .*, not 'v'$"
+    ):
         spark_jetstream.decode(nothing, "json", {"v": "a int"}, version="v")  # type: ignore[arg-type]
 
 
@@ -99,7 +108,12 @@ def test_a_sample_has_the_last_messages_and_reads_few_others(
 ) -> None:
     made = stream(max_msgs_per_subject=1, allow_direct=direct)
     keys = [*map(str, range(300)), *["hot"] * 200, "300"]
-    made.send(*(Message(f"{made.subject}.{key}", json.dumps({"n": at}).encode()) for at, key in enumerate(keys)))
+    made.send(
+        *(
+            Message(f"{made.subject}.{key}", json.dumps({"n": at}).encode())
+            for at, key in enumerate(keys)
+        )
+    )
     read = []
     with JetStreamAdmin(servers=nats_server.url) as admin:
         real = admin.messages.read
@@ -111,11 +125,15 @@ def test_a_sample_has_the_last_messages_and_reads_few_others(
 
         monkeypatch.setattr(admin.messages, "read", watched)
         info = admin.streams.load(made.name)
-        assert _sample(admin, info, 20) == [json.dumps({"n": at}) for at in (*range(282, 300), 499, 500)]
+        assert _sample(admin, info, 20) == [
+            json.dumps({"n": at}) for at in (*range(282, 300), 499, 500)
+        ]
         assert len(read) < 150
         read.clear()
         monkeypatch.setattr("spark_jetstream.sql._SAMPLE_BYTES", 95)  # the tenth goes beyond it
-        assert _sample(admin, info, 20) == [json.dumps({"n": at}) for at in (*range(292, 300), 499, 500)]
+        assert _sample(admin, info, 20) == [
+            json.dumps({"n": at}) for at in (*range(292, 300), 499, 500)
+        ]
         assert len(read) < 150
 
 
@@ -130,7 +148,9 @@ def test_the_package_does_not_import_pyspark() -> None:
 COLUMNS = ["stream", "subject", "sequence", "timestamp", "headers", "data"]
 VIEWS = ["_2024", "broken", "kept", "kv_config", "kv_no", "large", "obj_files", "orders"]
 ANOTHER = "stream ORDERS: there is another table or view {}; attach it with another prefix"
-NO_STREAM = "cannot look at stream ORDRES: stream not found (code 404, error 10059); did you mean ORDERS"
+NO_STREAM = (
+    "cannot look at stream ORDRES: stream not found (code 404, error 10059); did you mean ORDERS"
+)
 ATTACHED = {
     "attached": [
         ["_2024", "stream", "2024", []],
@@ -145,7 +165,9 @@ ATTACHED = {
     "files": [["f", 5]],
     "log": [["eu-log", "plain"]],
     "empty": COLUMNS,
-    "some": [["orders", "stream", "ORDERS", ["ID", "payload_id", "item", "new", "payload_timestamp"]]],
+    "some": [
+        ["orders", "stream", "ORDERS", ["ID", "payload_id", "item", "new", "payload_timestamp"]]
+    ],
     # A view of another pattern stays, also where its stream is gone; so do views that others made of one.
     "after some": sorted([*VIEWS, "eu_log"]),
     "after all": sorted([*VIEWS, "returns"]),
@@ -182,7 +204,9 @@ def check_attached(result: dict[str, Any], *, plans_once: bool) -> None:
 def check_paths(result: dict[str, Any]) -> None:
     assert result["copies"] == [[1, "1"], [2, "1"]]
     assert result["both"] == 3
-    assert [said in error for said, error in zip(PATHS, result["errors"], strict=True)] == [True] * len(PATHS), result
+    assert [said in error for said, error in zip(PATHS, result["errors"], strict=True)] == [
+        True
+    ] * len(PATHS), result
 
 
 def check_tables(result: dict[str, Any], *, keeps_frame: bool, has_stream: bool) -> None:
@@ -194,7 +218,11 @@ def check_tables(result: dict[str, Any], *, keeps_frame: bool, has_stream: bool)
     assert result["keyed"] == [["a", "1"]]
     assert 'mode "overwrite" is not possible' in result["overwrite"]
     assert "option stream is required" in result["forgotten"]
-    assert (result["readStream.table"], result["after toTable"], result["streaming view"]) == (4, 8, 8)
+    assert (result["readStream.table"], result["after toTable"], result["streaming view"]) == (
+        4,
+        8,
+        8,
+    )
     told = [result[name] for name in ("STREAM t WITH", "STREAM(t) WITH", "STREAM(view)")]
     failures = ["PARSE_SYNTAX_ERROR", "PARSE_SYNTAX_ERROR", "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION"]
     assert told == ([8, 8, 8] if has_stream else failures)
@@ -202,11 +230,15 @@ def check_tables(result: dict[str, Any], *, keeps_frame: bool, has_stream: bool)
 
 def test_an_attached_view(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
-    s.send(Message(f"{s.subject}.a", b'{"n": 1, "data": "x"}'), Message(f"{s.subject}.b", b"no JSON"))
+    s.send(
+        Message(f"{s.subject}.a", b'{"n": 1, "data": "x"}'), Message(f"{s.subject}.b", b"no JSON")
+    )
     session = spark.newSession()
     made = spark_jetstream.attach(session, s.name, servers=s.url)
     assert made == [(s.subject, "stream", s.name, ("payload_data", "n"))]
-    found = session.sql(f"SELECT sequence, n, payload_data FROM {s.subject} ORDER BY sequence").collect()
+    found = session.sql(
+        f"SELECT sequence, n, payload_data FROM {s.subject} ORDER BY sequence"
+    ).collect()
     assert [tuple(row) for row in found] == [(1, 1, "x"), (2, None, None)]
 
 
@@ -223,7 +255,11 @@ def test_paths(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_tables(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
-    check_tables(sql_job.tables(spark.newSession(), server.url, str(tmp_path)), keeps_frame=True, has_stream=True)
+    check_tables(
+        sql_job.tables(spark.newSession(), server.url, str(tmp_path)),
+        keeps_frame=True,
+        has_stream=True,
+    )
 
 
 @pytest.mark.full

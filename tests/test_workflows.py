@@ -53,7 +53,10 @@ def test_actions_are_pinned_by_commit_and_each_by_one() -> None:
     # A tag can be moved to another commit; the comment is what people and Dependabot read.
     text = "\n".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
     used = re.findall(r"^.*\buses:(.*)$", text, re.MULTILINE)
-    pins = [re.fullmatch(r" ([\w./-]+)@[0-9a-f]{40} # v\d+\.\d+\.\d+", each) for each in sorted(set(used))]
+    pins = [
+        re.fullmatch(r" ([\w./-]+)@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)
+        for each in sorted(set(used))
+    ]
     assert None not in pins, used
     assert len({pin[1] for pin in pins if pin}) == len(pins) > 5
 
@@ -68,10 +71,15 @@ def test_files_are_published_after_they_were_audited_and_attested() -> None:
 def test_what_workflows_and_pages_run_exists() -> None:
     listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     made = set(re.findall(r"^  make (\S+)", listed, re.MULTILINE))
-    steps = [step for path in WORKFLOWS for job in read(path)["jobs"].values() for step in job["steps"]]
+    steps = [
+        step for path in WORKFLOWS for job in read(path)["jobs"].values() for step in job["steps"]
+    ]
     run = "\n".join(step["run"] for step in steps if "run" in step)
     called = set(re.findall(r"\bmake ([\w-]+)", run))
-    pages = "\n".join(path.read_text(encoding="utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+    pages = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    )
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", pages, re.MULTILINE))
     assert {"lint", "test", "docs", "audit", "release-check", "lock", "matrix"} <= called <= made
     assert {"demo", "test"} <= named <= made

@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 def main() -> None:
     remote, servers, stream = sys.argv[1:]
     spark = SparkSession.builder.remote(remote).getOrCreate()
-    orders = spark.read.format("jetstream").option("servers", servers).option("stream", stream).load()
+    orders = (
+        spark.read.format("jetstream").option("servers", servers).option("stream", stream).load()
+    )
     orders.groupBy("subject").count().orderBy("subject").show(truncate=False)
     spark.stop()
 

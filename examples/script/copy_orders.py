@@ -17,11 +17,15 @@ from pyspark.sql import SparkSession
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--servers", default="nats://127.0.0.1:4222")
     parser.add_argument("--stream", required=True)
     parser.add_argument("--to", required=True, help="folder; its checkpoint is beside it")
-    parser.add_argument("--once", action="store_true", help="end when everything that is there has been copied")
+    parser.add_argument(
+        "--once", action="store_true", help="end when everything that is there has been copied"
+    )
     arguments = parser.parse_args()
 
     # Spark's workers must run the Python that has spark-jetstream. A cluster sets this itself.

@@ -26,4 +26,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names, for completion in notebooks."""
-    return [name for name in dir(importlib.import_module("spark_jetstream.admin.public")) if name[0].isalpha()]
+    return [
+        name
+        for name in dir(importlib.import_module("spark_jetstream.admin.public"))
+        if name[0].isalpha()
+    ]

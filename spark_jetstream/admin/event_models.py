@@ -7,4 +7,8 @@ from spark_jetstream.admin.models.events import EVENT_TYPES
 
 _SHARED = ["EVENT_TYPES", "ClusterEvent", "DeliveryEvent", "GroupEvent"]
 
-__all__ = [name for name in dir() if name in {*_SHARED, *(model.__name__ for model in EVENT_TYPES.values())}]
+__all__ = [
+    name
+    for name in dir()
+    if name in {*_SHARED, *(model.__name__ for model in EVENT_TYPES.values())}
+]

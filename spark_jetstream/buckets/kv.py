@@ -20,7 +20,14 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.arrow import as_arrow, as_vector, microseconds, repeated, texts, without
+from spark_jetstream.protocol.arrow import (
+    as_arrow,
+    as_vector,
+    microseconds,
+    repeated,
+    texts,
+    without,
+)
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
@@ -169,7 +176,9 @@ def keys(messages: MessageRun) -> pa.StringArray:
 
 
 def _no_key(subject: str, revision: int) -> ProtocolError:
-    return ProtocolError(f"message {revision} of a bucket has subject {subject}, which is not that of a key")
+    return ProtocolError(
+        f"message {revision} of a bucket has subject {subject}, which is not that of a key"
+    )
 
 
 def bucket_batch(
@@ -188,10 +197,14 @@ def bucket_batch(
     column = {
         "bucket": lambda: repeated(bucket, len(messages)),
         "key": lambda: keys(messages),
-        "value": lambda: messages.payloads() if codes is None else without(messages.payloads(), codes != PUT),
+        "value": lambda: (
+            messages.payloads() if codes is None else without(messages.payloads(), codes != PUT)
+        ),
         "revision": lambda: as_arrow(messages.sequences),
         "operation": lambda: (
-            repeated(OPERATIONS[PUT], len(messages)) if codes is None else texts(OPERATIONS).take(as_arrow(codes))
+            repeated(OPERATIONS[PUT], len(messages))
+            if codes is None
+            else texts(OPERATIONS).take(as_arrow(codes))
         ),
         "timestamp": lambda: microseconds(messages.timestamps()),
     }

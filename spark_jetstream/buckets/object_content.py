@@ -72,7 +72,11 @@ class ContentCheck:
             expected = digest_bytes(meta.digest)
         except ValueError as error:
             return str(error)
-        return None if self._hash.digest() == expected else "its content has another digest than its meta message says"
+        return (
+            None
+            if self._hash.digest() == expected
+            else "its content has another digest than its meta message says"
+        )
 
 
 class Assembly:
@@ -87,7 +91,10 @@ class Assembly:
         self._offsets = np.array(bounds, np.int32)
         self._buffer = np.empty(bounds[-1], np.uint8)
         view = self._buffer.data
-        self._parts = [ContentCheck(meta, view[bounds[at] : bounds[at + 1]]) for at, (meta, _) in enumerate(objects)]
+        self._parts = [
+            ContentCheck(meta, view[bounds[at] : bounds[at + 1]])
+            for at, (meta, _) in enumerate(objects)
+        ]
         # Two names may share their chunks, for a moment, while an object is given a new name.
         self._by_subject: dict[str, list[ContentCheck]] = {}
         for part, (meta, bucket) in zip(self._parts, objects, strict=True):
@@ -96,14 +103,19 @@ class Assembly:
 
     def wanted(self, together: int) -> Iterator[tuple[tuple[str, ...], int]]:
         """The subjects of all chunks that are wanted, up to `together` at a time, and how many messages these are."""
-        counts = [(subject, max(part.meta.chunks for part in parts)) for subject, parts in self._by_subject.items()]
+        counts = [
+            (subject, max(part.meta.chunks for part in parts))
+            for subject, parts in self._by_subject.items()
+        ]
         for at in range(0, len(counts), together):
             some = counts[at : at + together]
             yield tuple(subject for subject, _ in some), sum(count for _, count in some)
 
     def add(self, messages: MessageRun) -> None:
         """Put chunks, each after those of its object that came before."""
-        for subject, chunk in zip(messages.subjects().to_pylist(), chunk_views(messages), strict=True):
+        for subject, chunk in zip(
+            messages.subjects().to_pylist(), chunk_views(messages), strict=True
+        ):
             for part in self._by_subject.get(subject, ()):
                 part.add(chunk)
 

@@ -40,11 +40,23 @@ from spark_jetstream.buckets.objects import (
     meta_subject,
     stream_name,
 )
-from spark_jetstream.buckets.uploads import Disposition, NotStored, ObjectNotStored, Uploads, UploadSettings
+from spark_jetstream.buckets.uploads import (
+    Disposition,
+    NotStored,
+    ObjectNotStored,
+    Uploads,
+    UploadSettings,
+)
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests, stream_info
-from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, ProtocolError, StreamNotFound
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    JetStreamError,
+    PermissionDenied,
+    ProtocolError,
+    StreamNotFound,
+)
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE, upload_note
 from spark_jetstream.protocol.json_text import json_object
@@ -133,7 +145,9 @@ def read_note(data: bytes, subject: str) -> tuple[str, ...]:
     except (ValueError, KeyError, TypeError, RecursionError):
         uploads = None
     # An id with a wildcard would match the chunks of other objects.
-    if not isinstance(uploads, list) or not all(isinstance(nuid, str) and _TOKEN.fullmatch(nuid) for nuid in uploads):
+    if not isinstance(uploads, list) or not all(
+        isinstance(nuid, str) and _TOKEN.fullmatch(nuid) for nuid in uploads
+    ):
         raise ProtocolError(f"what is noted of uploads at {subject} cannot be read: {data[:120]!r}")
     return tuple(uploads)
 
@@ -167,7 +181,11 @@ class ObjectStream:
     def remove(self, subject: str, last: int | None = None) -> int:
         """Remove all messages on a subject, or those up to a sequence, and return their number."""
         context = f"remove {subject} from bucket {self.bucket}"
-        body = jsapi.purge_subject_request(subject) if last is None else jsapi.purge_request(last + 1, subject)
+        body = (
+            jsapi.purge_subject_request(subject)
+            if last is None
+            else jsapi.purge_request(last + 1, subject)
+        )
 
         def ask(connection: Connection) -> int:
             purge = jsapi.subject(connection.prefix, jsapi.STREAM_PURGE, self.name)
@@ -190,8 +208,12 @@ class ObjectStream:
         try:
             return self._requests.call(work)
         except StreamNotFound as error:
-            hint = nearest_stream(self._requests.connect, [self.name], stream_name(""), options=bool(self._hint))
-            raise jsapi.reworded(error, f"there is no Object Store bucket {self.bucket}{self._hint}{hint}") from None
+            hint = nearest_stream(
+                self._requests.connect, [self.name], stream_name(""), options=bool(self._hint)
+            )
+            raise jsapi.reworded(
+                error, f"there is no Object Store bucket {self.bucket}{self._hint}{hint}"
+            ) from None
 
 
 def writing_fault(state: StreamSummary, bucket: str) -> str:
@@ -206,7 +228,8 @@ def writing_fault(state: StreamSummary, bucket: str) -> str:
     if state.deny_purge:
         return "has deny_purge set on its stream, so the chunks of what is replaced could never be removed"
     if not all(
-        captured.fullmatch(subject.replace(">", "a")) for subject in (meta_filter(bucket), chunk_filter(bucket))
+        captured.fullmatch(subject.replace(">", "a"))
+        for subject in (meta_filter(bucket), chunk_filter(bucket))
     ):
         return f"is no Object Store bucket: stream {state.name} captures {', '.join(state.subjects) or 'nothing'}"
     return ""
@@ -267,13 +290,22 @@ class ObjectUploads:
                 again = tries.again_after(failure.disposition) and not once
                 self._give_up(wanted, upload, failure.settled, gone, forget=not again)
                 if not again:
-                    why = "; what its content is made of cannot be read a second time" if once else ""
+                    why = (
+                        "; what its content is made of cannot be read a second time" if once else ""
+                    )
                     raise self._final(failure, why) from None
-                log.info("object %r of bucket %s is stored anew: %s", wanted.name[:200], self._bucket, failure.why)
+                log.info(
+                    "object %r of bucket %s is stored anew: %s",
+                    wanted.name[:200],
+                    self._bucket,
+                    failure.why,
+                )
                 tries.backoff.pause()
             except BaseException as error:
                 # Its content cannot be read, a permission is missing, or the user has pressed Ctrl-C.
-                away = isinstance(error, ObjectNotStored) or (isinstance(error, JetStreamError) and error.retriable)
+                away = isinstance(error, ObjectNotStored) or (
+                    isinstance(error, JetStreamError) and error.retriable
+                )
                 if not (away or upload.offered):
                     self._give_up(wanted, upload, self._uploads.settle(), gone, forget=True)
                 raise
@@ -303,7 +335,9 @@ class ObjectUploads:
                 self._recover(failure)
                 if failure.disposition is Disposition.NONE:
                     raise self._final(failure) from None
-        raise ObjectNotStored("others write an object of this name at the same time", Disposition.RETRY)
+        raise ObjectNotStored(
+            "others write an object of this name at the same time", Disposition.RETRY
+        )
 
     def _store_once(self, wanted: NewObject, upload: _Upload, tries: Tries) -> StoredUpload:
         subject, size = meta_subject(self._bucket, wanted.name), self._chunk_size(wanted.chunk_size)
@@ -346,7 +380,11 @@ class ObjectUploads:
         last = self._store_meta(subject, meta.to_json(), expected, tries, upload)
         if upload.chunks and last <= upload.chunks[-1]:
             # A server that came back without what it had not written to its disk.
-            raise NotStored(f"stream {self.stream.name} has lost what it had stored", Disposition.RETRY, settled=True)
+            raise NotStored(
+                f"stream {self.stream.name} has lost what it had stored",
+                Disposition.RETRY,
+                settled=True,
+            )
         for nuid in upload.noted:
             if nuid != upload.nuid:
                 self.stream.remove(chunk_subject(self._bucket, nuid))
@@ -354,7 +392,9 @@ class ObjectUploads:
         if not noted and not self._is_there(upload):
             # Another writer took this note over, stored its object, and gave that another name.
             self.stream.remove(subject, last)
-            raise NotStored("another writer has removed its chunks", Disposition.RETRY, settled=True)
+            raise NotStored(
+                "another writer has removed its chunks", Disposition.RETRY, settled=True
+            )
         return StoredUpload(meta, upload.chunks[0] if upload.chunks else last, last)
 
     def _note(self, wanted: NewObject, upload: _Upload) -> None:
@@ -363,7 +403,9 @@ class ObjectUploads:
         earlier: RawMessage | None = None
         known: tuple[str, ...] = ()
         for _ in range(_NOTES):
-            upload.noted = tuple(dict.fromkeys([*known, *filter(None, [upload.replaced]), upload.nuid]))
+            upload.noted = tuple(
+                dict.fromkeys([*known, *filter(None, [upload.replaced]), upload.nuid])
+            )
             lines = _in_place_of(earlier.sequence if earlier else 0)
             try:
                 (upload.note,) = self._uploads.store(subject, [note_body(upload.noted)], lines)
@@ -391,7 +433,9 @@ class ObjectUploads:
             why = f"what is published to {subject} is stored elsewhere than where option apiPrefix leads"
             raise NotStored(why, Disposition.NONE, settled=True)
 
-    def _store_meta(self, subject: str, body: bytes, expected: int, tries: Tries, upload: _Upload | None = None) -> int:
+    def _store_meta(
+        self, subject: str, body: bytes, expected: int, tries: Tries, upload: _Upload | None = None
+    ) -> int:
         """Store the meta message in place of the one that was read and return its sequence.
 
         Without an answer it is sent again until there is one: it is stored once, because of the sequence it expects.
@@ -437,7 +481,9 @@ class ObjectUploads:
         except ConnectionFailed as error:
             raise ObjectNotStored(str(error), Disposition.OUTAGE) from None
 
-    def _give_up(self, wanted: NewObject, upload: _Upload, settled: bool, gone: set[str], *, forget: bool) -> None:
+    def _give_up(
+        self, wanted: NewObject, upload: _Upload, settled: bool, gone: set[str], *, forget: bool
+    ) -> None:
         """Remove the chunks of an upload, as far as that is possible now; the note names what is left.
 
         ``settled``: no message of it can be stored any more; else its meta message, if that was sent, may need them.
@@ -464,7 +510,9 @@ class ObjectUploads:
         why = f"{failure.why}{more or how_long[failure.disposition]}"
         if failure.silent:
             why += f": {self._uploads.why_silent()}"
-        return ObjectNotStored(why, failure.disposition, err_code=failure.err_code, denied=failure.denied)
+        return ObjectNotStored(
+            why, failure.disposition, err_code=failure.err_code, denied=failure.denied
+        )
 
     def _chunk_size(self, wanted: int) -> int:
         """Return `wanted`, or how many bytes fit into a message beside the header."""
@@ -474,7 +522,9 @@ class ObjectUploads:
             except PermissionDenied as error:
                 log.info("a limit of bucket %s is not looked at: %s", self._bucket, error)
                 self._max_msg_size = -1
-        limits = [limit for limit in (self._uploads.max_payload, self._max_msg_size) if limit >= 0]  # below 0: none
+        limits = [
+            limit for limit in (self._uploads.max_payload, self._max_msg_size) if limit >= 0
+        ]  # below 0: none
         size = min(wanted, min(limits) - len(self._uploads.head()))
         if size < 1:
             raise NotStored(

@@ -23,7 +23,9 @@ from spark_jetstream.protocol.units import INT64_MAX
 #: What Go's client writes as `mtime`. It is never read: the time of an object is that of its meta message.
 _NO_TIME = "0001-01-01T00:00:00Z"
 
-_LONGEST_NAME = 2048  # bytes; in base64 it has to leave room in the control line, which ends at 4 KiB
+_LONGEST_NAME = (
+    2048  # bytes; in base64 it has to leave room in the control line, which ends at 4 KiB
+)
 _DIGEST = "SHA-256="
 _SHA256_BYTES = 32
 
@@ -81,12 +83,22 @@ def digest_bytes(text: str) -> bytes:
 
 def _present(fields: Any) -> Any:
     """Return the fields of a JSON object that are not null: a null counts as missing."""
-    return {name: value for name, value in fields.items() if value is not None} if isinstance(fields, dict) else fields
+    return (
+        {name: value for name, value in fields.items() if value is not None}
+        if isinstance(fields, dict)
+        else fields
+    )
 
 
 def _values(given: Any) -> Any:
     """Return the values of a header as a tuple; some writers give one text instead of a list of one."""
-    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else given
+    return (
+        (given,)
+        if isinstance(given, str)
+        else tuple(given)
+        if isinstance(given, Sequence)
+        else given
+    )
 
 
 #: What becomes one token of a subject: a wildcard would match the messages of other objects.
@@ -158,7 +170,13 @@ class ObjectMeta(_Fields):
 
     def to_json(self) -> bytes:
         """The payload of the meta message, as clients write it: of other fields only what is there."""
-        always = {"bucket": self.bucket, "nuid": self.nuid, "size": self.size, "chunks": self.chunks, "mtime": _NO_TIME}
+        always = {
+            "bucket": self.bucket,
+            "nuid": self.nuid,
+            "size": self.size,
+            "chunks": self.chunks,
+            "mtime": _NO_TIME,
+        }
         body = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return json.dumps({**body, **always}).encode()
 
@@ -182,7 +200,9 @@ class StoredObject:
     timestamp: int
 
     @classmethod
-    def read(cls, payload: bytes, bucket: str, subject: str, sequence: int, timestamp: int) -> StoredObject:
+    def read(
+        cls, payload: bytes, bucket: str, subject: str, sequence: int, timestamp: int
+    ) -> StoredObject:
         """Return the object of a meta message; an empty payload is a deleted object. Raises `ProtocolError`.
 
         A server leaves an empty message in place of one that expired (ADR-43 "JetStream Per-Message TTL").

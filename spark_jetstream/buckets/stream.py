@@ -14,14 +14,18 @@ from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.streams.lookup import nearest_stream
 
 
-def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSummary, tuple[str, ...]]:
+def find_bucket(
+    requests: Requests, options: SourceOptions
+) -> tuple[StreamSummary, tuple[str, ...]]:
     """Return the state of the stream of the options' bucket, and the subject filters of the read (empty: all).
 
     Sends one STREAM.INFO, and more if a server answers that no majority follows. Raises `OptionError` if there is no
     such bucket, and what `settled_info` raises.
     """
     key_value = options.bucket is not None
-    option, kind = ("bucket", "Key-Value bucket") if key_value else ("objectBucket", "Object Store bucket")
+    option, kind = (
+        ("bucket", "Key-Value bucket") if key_value else ("objectBucket", "Object Store bucket")
+    )
     stream = options.read_streams[0]
     name = options.named(stream)
     context = f"read {kind} {name} (option {option})"
@@ -35,14 +39,23 @@ def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSumma
         text = f"there is no {kind} {name} (option {option}): no stream {stream}{hint}"
         raise OptionError(text, option=option) from None
     keys = options.keys if key_value else None
-    subjects = bucket_filters(body.get("config", {}), state.subjects, state.max_msgs_per_subject, name, keys)
+    subjects = bucket_filters(
+        body.get("config", {}), state.subjects, state.max_msgs_per_subject, name, keys
+    )
     if subjects is None:
-        raise OptionError(f"stream {stream} is no {kind} (option {option}): read it with option stream", option=option)
+        raise OptionError(
+            f"stream {stream} is no {kind} (option {option}): read it with option stream",
+            option=option,
+        )
     return state, subjects
 
 
 def bucket_filters(
-    config: Mapping[str, Any], subjects: Sequence[str], per_subject: int, name: str, keys: Sequence[str] | None
+    config: Mapping[str, Any],
+    subjects: Sequence[str],
+    per_subject: int,
+    name: str,
+    keys: Sequence[str] | None,
 ) -> tuple[str, ...] | None:
     """Return the filters of a bucket, None if the stream is none.
 

@@ -99,12 +99,16 @@ class Uploads:
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
         self._next = 1  # the first number of a reply subject that was never used
-        self._heard = 0.0  # when the last first answer came, or the first payload of all in flight was sent
+        self._heard = (
+            0.0  # when the last first answer came, or the first payload of all in flight was sent
+        )
         # Of the last call of `store`:
         self._subject = ""
         self._waiting: dict[int, int] = {}  # the sizes of the payloads in flight, by number
         self._bytes = 0  # their sum
-        self._sequences: dict[int, int] = {}  # the sequences of the payloads that are stored, by number
+        self._sequences: dict[
+            int, int
+        ] = {}  # the sequences of the payloads that are stored, by number
         self._refusals: list[Refusal] = []
 
     def close(self) -> None:
@@ -122,7 +126,9 @@ class Uploads:
         expected = b"Nats-Expected-Stream: %b\r\n" % self.stream.encode() if named else b""
         return b"NATS/1.0\r\n%b%b\r\n" % (expected, lines)
 
-    def store(self, subject: str, payloads: Iterable[bytes | memoryview], lines: bytes = b"") -> list[int]:
+    def store(
+        self, subject: str, payloads: Iterable[bytes | memoryview], lines: bytes = b""
+    ) -> list[int]:
         """Publish the payloads in order and return their sequences in the stream, ascending.
 
         At most `maxInFlight` payloads and `MAX_BYTES_IN_FLIGHT` bytes are in flight. Raises `NotStored` for a payload,
@@ -142,7 +148,8 @@ class Uploads:
                     settled=True,
                 )
             while self._waiting and (
-                len(self._waiting) >= self._settings.max_in_flight or self._bytes + size > MAX_BYTES_IN_FLIGHT
+                len(self._waiting) >= self._settings.max_in_flight
+                or self._bytes + size > MAX_BYTES_IN_FLIGHT
             ):
                 self._pump(wait=True)
             self._pump(wait=False)
@@ -155,7 +162,11 @@ class Uploads:
         sequences = [self._sequences[number] for number in range(first, self._next)]
         if any(later <= earlier for earlier, later in pairwise(sequences)):
             # The stream came back without its end, or two streams capture the same subjects.
-            raise NotStored(f"stream {self.stream} has stored its parts out of order", Disposition.RETRY, settled=True)
+            raise NotStored(
+                f"stream {self.stream} has stored its parts out of order",
+                Disposition.RETRY,
+                settled=True,
+            )
         return sequences
 
     def settle(self) -> bool:
@@ -191,7 +202,9 @@ class Uploads:
             self._heard = time.monotonic()
         self._waiting[number] = size
         self._bytes += size
-        line = f"HPUB {self._subject} {self._inbox.subject}.{number} {len(head)} {size}\r\n".encode()
+        line = (
+            f"HPUB {self._subject} {self._inbox.subject}.{number} {len(head)} {size}\r\n".encode()
+        )
         self._inbox.send([line, head, payload, b"\r\n"])
 
     def _settle(self) -> None:
@@ -218,10 +231,14 @@ class Uploads:
     def _take(self, frames: Frames) -> None:
         answers, domain = self._acks.read(frames), self._settings.connection.domain
         for stored in answers.stored:
-            if stored.stream != self.stream or (domain is not None and stored.domain not in ("", domain)):
+            if stored.stream != self.stream or (
+                domain is not None and stored.domain not in ("", domain)
+            ):
                 # Subjects have no domain: a bucket of the same name on the way stores the message as well.
                 continue
-            for number, sequence in zip(stored.numbers.tolist(), stored.sequences.tolist(), strict=True):
+            for number, sequence in zip(
+                stored.numbers.tolist(), stored.sequences.tolist(), strict=True
+            ):
                 if self._is_first(number):
                     self._sequences[number] = sequence
         self._refusals += [refusal for refusal in answers.refused if self._is_first(refusal.number)]
@@ -237,11 +254,18 @@ class Uploads:
 
     def _on_denied(self, denied: PermissionDenied) -> None:
         # The subject is in lower case, and may be that of another user of this connection.
-        if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):
+        if denied.subject is None or denied.subject.lower().startswith(
+            self._inbox.subject.rpartition(".")[0].lower()
+        ):
             raise denied
         if self._waiting and denied.subject.lower() == self._subject.lower():
             text = f"the account may not publish to {self._subject}"
-            raise NotStored(text, Disposition.NONE, settled=True, denied=PermissionDenied(text, subject=self._subject))
+            raise NotStored(
+                text,
+                Disposition.NONE,
+                settled=True,
+                denied=PermissionDenied(text, subject=self._subject),
+            )
 
 
 #: What to change, where that is another thing for a bucket than for a stream.
@@ -261,5 +285,7 @@ def _refused(refusal: Refusal) -> NotStored:
     if refusal.err_code == WRONG_REVISION:
         disposition = Disposition.RETRY
     elif outcome(refusal) is Outcome.RETRY:
-        disposition = Disposition.OUTAGE if no_leader or is_undecided(refusal) else Disposition.RETRY
+        disposition = (
+            Disposition.OUTAGE if no_leader or is_undecided(refusal) else Disposition.RETRY
+        )
     return NotStored(text, disposition, settled=True, err_code=refusal.err_code)

@@ -62,7 +62,9 @@ def watch(
     details: Annotated[bool, Option("--details", help="Print all fields of each event.")] = False,
     template: Annotated[
         str | None,
-        Option(help="Print this text for each event, with its fields in braces: '{kind} {stream}'."),
+        Option(
+            help="Print this text for each event, with its fields in braces: '{kind} {stream}'."
+        ),
     ] = None,
     prefix: Annotated[
         str | None,

@@ -23,12 +23,16 @@ class Addresses:
     """
 
     def __init__(self) -> None:
-        self._tried: dict[Any, float] = {}  # address that has not greeted since -> when, on the monotonic clock
+        self._tried: dict[
+            Any, float
+        ] = {}  # address that has not greeted since -> when, on the monotonic clock
         self.last: Any = None  # the address of the last try
 
     async def resolve(self, uri: Any, seconds: float) -> list[Entry]:
         """Return the addresses of a host, the best one first. Raises `OSError` and `asyncio.TimeoutError`."""
-        of_host = functools.partial(socket.getaddrinfo, uri.hostname, uri.port, type=socket.SOCK_STREAM)
+        of_host = functools.partial(
+            socket.getaddrinfo, uri.hostname, uri.port, type=socket.SOCK_STREAM
+        )
         try:
             entries: Any = of_host(flags=socket.AI_NUMERICHOST)
         except socket.gaierror:  # a name, which a thread looks up
@@ -68,7 +72,12 @@ class Addresses:
             async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[Any]:
                 common = {"hostname": host, "port": port, "flags": socket.AI_NUMERICHOST}
                 return [
-                    {**common, "host": socket.getnameinfo(address, numeric)[0], "family": family, "proto": protocol}
+                    {
+                        **common,
+                        "host": socket.getnameinfo(address, numeric)[0],
+                        "family": family,
+                        "proto": protocol,
+                    }
                     for family, _, protocol, _, address in entries
                 ]
 

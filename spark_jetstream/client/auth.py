@@ -29,7 +29,9 @@ from spark_jetstream.protocol.json_text import json_object
 _TOKEN = r"\w[\w-]*\.[\w-]+\.[\w-]+"
 _BARE_JWT = re.compile(_TOKEN, re.ASCII)
 # A dash can be matched by one part only: otherwise a file of nothing but dashes takes minutes.
-_JWT = re.compile(rf"---BEGIN NATS USER JWT-{{3,}}\s*({_TOKEN})\s+-{{3,}}END NATS USER JWT---", re.ASCII)
+_JWT = re.compile(
+    rf"---BEGIN NATS USER JWT-{{3,}}\s*({_TOKEN})\s+-{{3,}}END NATS USER JWT---", re.ASCII
+)
 _SEED = re.compile(r"---BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED---")
 _HAS_SEED = "USER NKEY SEED"  # in the line before a seed
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:(?!-----)[\x00-\x7f])*-----END \1-----")
@@ -71,12 +73,16 @@ class Credentials(UserString):
         """When the JWT expired, as the end of a sentence; empty if it has not, or cannot be read."""
         with suppress(OptionError):
             if 0 < self.expires <= time.time():
-                return time.strftime(": their JWT expired at %Y-%m-%dT%H:%M:%SZ", time.gmtime(self.expires))
+                return time.strftime(
+                    ": their JWT expired at %Y-%m-%dT%H:%M:%SZ", time.gmtime(self.expires)
+                )
         return ""
 
 
 @unseen
-def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] = str) -> dict[str, Any]:
+def connect_arguments(
+    options: ConnectionOptions, resolve: Callable[[str], str] = str
+) -> dict[str, Any]:
     """Keyword arguments for ``nats.connect`` (nats-py 2.16) that say who we are and how to encrypt.
 
     A file is used under the path given if it exists, else under ``resolve(base name)``: where it would be if it was
@@ -91,7 +97,9 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
     # Never a path: nats-py's reader trips over carriage returns and unfinished lines, and loops at an empty file.
     credentials = files.given("credentials_file", "credentials_secret")
     if credentials is not None:
-        arguments["user_credentials"] = Credentials(_credentials(credentials.option, credentials.content))
+        arguments["user_credentials"] = Credentials(
+            _credentials(credentials.option, credentials.content)
+        )
     jwt = files.given("jwt_file", "jwt_secret")
     if jwt is not None:
         arguments["user_credentials"] = Credentials(_jwt(jwt.option, jwt.content))
@@ -110,7 +118,11 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
 
 def mistrust(error: ssl.SSLCertVerificationError, options: ConnectionOptions) -> str:
     """Why a certificate is not trusted. OpenSSL's text ends with the name that `tls_hostname` asked for."""
-    return error.verify_message if options.tls_hostname is None else error.verify_message.partition(",")[0]
+    return (
+        error.verify_message
+        if options.tls_hostname is None
+        else error.verify_message.partition(",")[0]
+    )
 
 
 @dataclass(repr=False)
@@ -177,12 +189,17 @@ def _credentials(option: str, content: str) -> str:
     """The content of a ``.creds`` file in the form that nats-py reads."""
     jwt, seed = _JWT.search(content), _SEED.search(content)
     if jwt is None:
-        raise OptionError(f"option {option} holds no user JWT between its BEGIN and END lines", option=option)
+        raise OptionError(
+            f"option {option} holds no user JWT between its BEGIN and END lines", option=option
+        )
     if seed is not None:
         _check_seed(option, seed[1])
         return credentials_text(jwt[1], seed[1])
     if _HAS_SEED in content:
-        raise OptionError(f"option {option} holds no user NKey seed between its BEGIN and END lines", option=option)
+        raise OptionError(
+            f"option {option} holds no user NKey seed between its BEGIN and END lines",
+            option=option,
+        )
     _check_bearer(option, jwt[1])
     return credentials_text(jwt[1])
 
@@ -190,7 +207,9 @@ def _credentials(option: str, content: str) -> str:
 def _jwt(option: str, content: str) -> str:
     """A bare JWT, or the one between BEGIN and END lines, in the form that nats-py reads."""
     if _HAS_SEED in content:
-        raise OptionError(f"option {option} holds a JWT with its seed: {advice.CREDENTIALS}", option=option)
+        raise OptionError(
+            f"option {option} holds a JWT with its seed: {advice.CREDENTIALS}", option=option
+        )
     decorated = _JWT.search(content)
     jwt = decorated[1] if decorated else content.removeprefix(_MARK).strip()
     if not _BARE_JWT.fullmatch(jwt):
@@ -210,7 +229,9 @@ def _check_bearer(option: str, jwt: str) -> None:
     try:
         nats = _claims(jwt).get("nats")
     except ValueError:
-        raise OptionError(f"option {option} holds a JWT that cannot be read", option=option) from None
+        raise OptionError(
+            f"option {option} holds a JWT that cannot be read", option=option
+        ) from None
     if not isinstance(nats, dict) or nats.get("bearer_token") is not True:
         raise OptionError(
             f"option {option} holds a JWT that is no bearer token, and no user NKey seed to sign the login with: "
@@ -233,11 +254,14 @@ def _check_seed(option: str, seed: str) -> None:
         raise OptionError(f"option {option} does not hold an NKey seed", option=option)
     if not seed.startswith("SU"):
         raise OptionError(
-            f"option {option} holds an NKey seed that is not a user's (those begin with SU)", option=option
+            f"option {option} holds an NKey seed that is not a user's (those begin with SU)",
+            option=option,
         )
     raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
     if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
-        raise OptionError(f"option {option} holds an NKey seed with a wrong checksum", option=option)
+        raise OptionError(
+            f"option {option} holds an NKey seed with a wrong checksum", option=option
+        )
 
 
 def _tls(files: _Files) -> ssl.SSLContext | None:
@@ -252,7 +276,9 @@ def _tls(files: _Files) -> ssl.SSLContext | None:
     elif (trusting := _trusting(ca.content)) is not None:
         context = trusting
     else:
-        raise OptionError(f"option {ca.option} holds a certificate that cannot be read", option=ca.option)
+        raise OptionError(
+            f"option {ca.option} holds a certificate that cannot be read", option=ca.option
+        )
     if cert is not None and key is not None:
         _load_chain(context, cert, key)
     return context
@@ -277,7 +303,9 @@ def _load_chain(context: ssl.SSLContext, cert: _Given, key: _Given) -> None:
             return
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                problem = f"holds a key that does not belong to the certificate of option {cert.option}"
+                problem = (
+                    f"holds a key that does not belong to the certificate of option {cert.option}"
+                )
             elif _trusting(cert.content) is None:
                 option, problem = cert.option, "holds a certificate that cannot be read"
         except (OSError, ValueError):

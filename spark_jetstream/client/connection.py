@@ -18,7 +18,13 @@ from spark_jetstream.client.multiplexer import Multiplexer
 from spark_jetstream.client.nats_py import LastingClient, server_info
 from spark_jetstream.client.reasons import error_text
 from spark_jetstream.client.subscription import Listener, Subscribed
-from spark_jetstream.errors import ApiError, ConnectionFailed, JetStreamError, PermissionDenied, RequestTimeout
+from spark_jetstream.errors import (
+    ApiError,
+    ConnectionFailed,
+    JetStreamError,
+    PermissionDenied,
+    RequestTimeout,
+)
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import Feature
@@ -56,7 +62,11 @@ class Connection:
         self._inboxes = Inboxes(self._login, self._loop)
         self._requests = Multiplexer(self._login)
         self._login.client = LastingClient(
-            options, self._inboxes.scanner, self._inboxes.deliver, self._login.complain, self._inboxes.pace
+            options,
+            self._inboxes.scanner,
+            self._inboxes.deliver,
+            self._login.complain,
+            self._inboxes.pace,
         )
 
     @property
@@ -120,13 +130,17 @@ class Connection:
         """Send a request to the JetStream API; return its reply. Raises `ApiError`, and what `request` raises."""
         return jsapi.reply(self.request(subject, body, context=context), context)
 
-    def ask(self, subject: str, body: bytes, *, context: str, timeout: float | None = None) -> dict[str, Any]:
+    def ask(
+        self, subject: str, body: bytes, *, context: str, timeout: float | None = None
+    ) -> dict[str, Any]:
         """Send a request that changes nothing on the server, and return the JSON object of its reply.
 
         A stream without a leader does not reply, and its requests are lost. So the request is sent again every 2
         seconds within `timeout` (`request_timeout` if None), and the first reply counts. Raises what `api` raises.
         """
-        return jsapi.reply(self.request(subject, body, context=context, timeout=timeout, every=ASK_AGAIN), context)
+        return jsapi.reply(
+            self.request(subject, body, context=context, timeout=timeout, every=ASK_AGAIN), context
+        )
 
     def ask_all(self, questions: Sequence[Question]) -> list[dict[str, Any] | ApiError]:
         """Send requests that change nothing on the server in one go; return the replies in the same order.
@@ -138,7 +152,10 @@ class Connection:
 
         async def gather() -> list[bytes | BaseException]:
             request = self._requests.request
-            sent = (request(each.subject, each.body, each.context, seconds, every=ASK_AGAIN) for each in questions)
+            sent = (
+                request(each.subject, each.body, each.context, seconds, every=ASK_AGAIN)
+                for each in questions
+            )
             return await asyncio.gather(*sent, return_exceptions=True)
 
         replies: list[dict[str, Any] | ApiError] = []
@@ -208,7 +225,9 @@ class Connection:
         listener = Listener(self._inboxes, subjects)
         try:
             for subject in listener.subjects:
-                self._loop.run(self._inboxes.subscribe(listener, subject, group), self.options.request_timeout)
+                self._loop.run(
+                    self._inboxes.subscribe(listener, subject, group), self.options.request_timeout
+                )
             self.check(self.options.request_timeout)
             if listener.denied is not None:
                 raise listener.denied
@@ -238,7 +257,9 @@ class Connection:
         """Return the names that the server may have for a published subject: it takes its own domain out first."""
         return self._login.spellings(subject)
 
-    async def open(self, patience: float, find_file: Callable[[str], str], *, starting: bool = True) -> None:
+    async def open(
+        self, patience: float, find_file: Callable[[str], str], *, starting: bool = True
+    ) -> None:
         """On the loop's thread: connect within `patience` seconds, or raise why that is not possible.
 
         A caller that waits longer than `connect_timeout` waits for the end of an outage, in which servers may refuse

@@ -16,14 +16,18 @@ from spark_jetstream.protocol.server_info import checked_info
 Address = tuple[str, int]
 """Host or address, and port."""
 
-_LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
+_LONGEST_ERROR = (
+    8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
+)
 _REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
 _MOST_LINES = 1000  # before the PONG; an honest server sends a few
 _QUIET = 1.0  # seconds that a server may be silent before it is asked
 _HINT = f"; one that begins with TLS needs {advice.TLS_FIRST}"
 _MONITORING = re.compile(rb'HTTP/.*"server_id":.*?"port": ?(\d{1,5})\b', re.DOTALL)
 _WEBSOCKET = re.compile(rb"HTTP/.*\nsec-websocket-version:", re.DOTALL | re.IGNORECASE)
-_MAY_PASS = re.compile(rb"-ERR|HTTP/\S+ 5|\s*$")  # what a proxy says while the server behind it is away
+_MAY_PASS = re.compile(
+    rb"-ERR|HTTP/\S+ 5|\s*$"
+)  # what a proxy says while the server behind it is away
 
 
 class NotNats(ConnectionRefusedError):
@@ -61,12 +65,17 @@ async def answer_of(address: Address, patience: float) -> bytes:
     return b""
 
 
-async def first_line(reader: SocketReader, server: str, address: Address, patience: float, *, plain: bool) -> bytes:
+async def first_line(
+    reader: SocketReader, server: str, address: Address, patience: float, *, plain: bool
+) -> bytes:
     """Return the first line of a server (host:port). Raises `NotNats` if it says nothing within `patience` seconds.
 
     A NATS server speaks first, most others wait for a request: a silent one is asked what it is, unless TLS has begun.
     """
-    deadline, line = Deadline(0.9 * patience), asyncio.ensure_future(reader.readline())  # before nats-py gives up
+    deadline, line = (
+        Deadline(0.9 * patience),
+        asyncio.ensure_future(reader.readline()),
+    )  # before nats-py gives up
     try:
         await asyncio.wait([line], timeout=min(_QUIET, patience / 4))
         if plain and not line.done():
@@ -75,7 +84,9 @@ async def first_line(reader: SocketReader, server: str, address: Address, patien
                 raise not_nats(server, answer, answer)
         await asyncio.wait([line], timeout=deadline.left)
         if not line.done():
-            raise NotNats(f"the server at {server} accepts connections and says nothing{_HINT if plain else ''}")
+            raise NotNats(
+                f"the server at {server} accepts connections and says nothing{_HINT if plain else ''}"
+            )
         return await line
     finally:
         line.cancel()
@@ -150,5 +161,7 @@ class Greeting:
 
 def plain_error(line: bytes) -> bytes:
     """A line with -ERR in the form in which nats-py reads it, without control characters, and not for ever long."""
-    text = printable(line[len(b"-ERR") : _LONGEST_ERROR].decode("utf-8", "replace").strip().strip("'"))
+    text = printable(
+        line[len(b"-ERR") : _LONGEST_ERROR].decode("utf-8", "replace").strip().strip("'")
+    )
     return f"-ERR '{text or 'no reason was given'}'\r\n".encode()

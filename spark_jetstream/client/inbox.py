@@ -18,7 +18,13 @@ from spark_jetstream.client import nats_py
 from spark_jetstream.client.login import Login
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.reasons import error_text
-from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    ConsumerLost,
+    JetStreamError,
+    PermissionDenied,
+    ProtocolError,
+)
 from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
 Pairs = Sequence[tuple[str, str]]
@@ -62,15 +68,21 @@ class Inbox:
         self.generation = registry.login.reconnects
         """The login whose connection the inbox uses: of the time when it was made, or last resumed."""
         self._registry = registry
-        self._events: queue.SimpleQueue[tuple[_Event, int]] = queue.SimpleQueue()  # each with its bytes of memory
+        self._events: queue.SimpleQueue[tuple[_Event, int]] = (
+            queue.SimpleQueue()
+        )  # each with its bytes of memory
         self._most_bytes = MOST_WAITING  # that may wait in `_events`
         self._came = 0  # bytes that were put: counted on the loop's thread
         self._taken = 0  # bytes that were taken: counted on the reader's thread
-        self._buffer: bytes | bytearray | None = None  # of the last frames, which may share it with the next ones
+        self._buffer: bytes | bytearray | None = (
+            None  # of the last frames, which may share it with the next ones
+        )
         self._full = False  # too much has waited: nothing is put any more
         self._published: set[str] = set()  # subjects of requests, which the server may refuse
 
-    def publish(self, subject: str, payload: bytes, token: int | str | None, headers: Pairs = ()) -> None:
+    def publish(
+        self, subject: str, payload: bytes, token: int | str | None, headers: Pairs = ()
+    ) -> None:
         """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`.
 
         Without a token it asks for no answer. What is published in a row goes out in this order, most often in one
@@ -78,7 +90,9 @@ class Inbox:
         """
         self._published.add(subject)
         reply = "" if token is None else f"{self.subject}.{token}"
-        lines: Any = email.message.Message() if headers else None  # nats-py wants `items`, which may repeat a name
+        lines: Any = (
+            email.message.Message() if headers else None
+        )  # nats-py wants `items`, which may repeat a name
         for name, value in headers:
             lines[name] = value
 
@@ -104,7 +118,9 @@ class Inbox:
         if self.carries is not Carries.REPLIES:
             raise ValueError("only an inbox with replies=True sends frames")
         whole = frames if isinstance(frames, (bytes, memoryview)) else b"".join(frames)
-        self._registry.loop.soon(self._registry.write, self, memoryview(whole).cast("B"), self.generation)
+        self._registry.loop.soon(
+            self._registry.write, self, memoryview(whole).cast("B"), self.generation
+        )
 
     def resume(self, patience: float) -> None:
         """Wait up to `patience` seconds until the connection is up, and send over that one from now on.
@@ -124,7 +140,9 @@ class Inbox:
         assert not isinstance(event, ApiReply)
         return event
 
-    def receive(self, timeout: float, token: str | None = None) -> Frames | Status | ApiReply | None:
+    def receive(
+        self, timeout: float, token: str | None = None
+    ) -> Frames | Status | ApiReply | None:
         """The next run of messages or status, or the reply to the request that was published with `token`.
 
         None when nothing came within `timeout` seconds. Raises `ProtocolError` if the server sent too much;
@@ -132,14 +150,18 @@ class Inbox:
         `PermissionDenied` for a request (`REPLIES`: for any publish of the connection, `subject` in lower case).
         """
         try:
-            event, size = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
+            event, size = (
+                self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
+            )
         except queue.Empty:
             return None
         self._taken += size
         if isinstance(event, JetStreamError):
             raise event
         if isinstance(event, ApiReply) and self.token(event) != token:
-            raise ConsumerLost("a message without a reply subject, and not a status, came for a pull request")
+            raise ConsumerLost(
+                "a message without a reply subject, and not a status, came for a pull request"
+            )
         return event
 
     def expect(self, most_bytes: int) -> None:
@@ -162,14 +184,18 @@ class Inbox:
         """Let `get` hand this out or raise it, unless too much waits already."""
         if self._full:
             return
-        much = 2 * (self._came - self._taken) > self._most_bytes  # a reader that keeps up has no use for a copy
+        much = (
+            2 * (self._came - self._taken) > self._most_bytes
+        )  # a reader that keeps up has no use for a copy
         if much and isinstance(event, Frames) and event.data is not self._buffer:
             event = _apart(event)
         size = self._memory_of(event)
         self._came += size
         if self._came - self._taken > self._most_bytes:
             self._full = True
-            event = ProtocolError(f"the server sent more than {self._most_bytes:,} bytes that nobody has asked for")
+            event = ProtocolError(
+                f"the server sent more than {self._most_bytes:,} bytes that nobody has asked for"
+            )
         self._events.put((event, size))
 
     def _memory_of(self, event: _Event) -> int:
@@ -186,7 +212,9 @@ class Inbox:
 
     def put_cut(self, message: str) -> None:
         """The connection was cut, or was not there to send something."""
-        self.put(ConnectionFailed(message) if self.carries is Carries.REPLIES else ConsumerLost(message))
+        self.put(
+            ConnectionFailed(message) if self.carries is Carries.REPLIES else ConsumerLost(message)
+        )
 
     async def _adopt(self, patience: float) -> None:
         """Go on with the connection that is up next, and forget that the ones before it were cut."""
@@ -208,7 +236,9 @@ class Inbox:
         """
         error: PermissionDenied | None = None
         if publishing:
-            published = (name for own in self._published for name in self._registry.login.spellings(own))
+            published = (
+                name for own in self._published for name in self._registry.login.spellings(own)
+            )
             own = next((name for name in published if name.lower() == subject), None)
             named = subject if self.carries is Carries.REPLIES else own
             if named is not None:
@@ -237,7 +267,9 @@ class Inboxes:
         """Collects the messages of each subscription that is open."""
         self.login = login
         self.loop = loop
-        self._open: dict[int, tuple[Inbox, Subscription]] = {}  # by the subscription's number on the wire
+        self._open: dict[
+            int, tuple[Inbox, Subscription]
+        ] = {}  # by the subscription's number on the wire
 
     # On the loop's thread
 
@@ -259,7 +291,9 @@ class Inboxes:
 
     async def unsubscribe(self, inbox: Inbox) -> None:
         """End the subscriptions of an inbox."""
-        for sid, subscription in [(sid, sub) for sid, (other, sub) in self._open.items() if other is inbox]:
+        for sid, subscription in [
+            (sid, sub) for sid, (other, sub) in self._open.items() if other is inbox
+        ]:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await subscription.unsubscribe()
             # The scanner still reads, and drops, what the server has sent before.
@@ -290,7 +324,9 @@ class Inboxes:
         told: list[Inbox] = []
         for exclusive in (True, False):
             inboxes = [inbox for inbox, _ in self._open.values() if inbox.exclusive is exclusive]
-            told = told or [inbox for inbox in inboxes if inbox.put_denied(publishing, subject, trouble)]
+            told = told or [
+                inbox for inbox in inboxes if inbox.put_denied(publishing, subject, trouble)
+            ]
         return told
 
     def write(self, inbox: Inbox, frames: memoryview, generation: int) -> None:

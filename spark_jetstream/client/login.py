@@ -56,7 +56,11 @@ class Login:
     """
 
     def __init__(
-        self, options: ConnectionOptions, loop: Loop, cut: Callable[[str], None], denied: Callable[[bool, str], None]
+        self,
+        options: ConnectionOptions,
+        loop: Loop,
+        cut: Callable[[str], None],
+        denied: Callable[[bool, str], None],
     ) -> None:
         self.options = options
         self.client: LastingClient  # set once, by `Connection`
@@ -67,18 +71,30 @@ class Login:
         # What is final: `open` says so for the time before the first login.
         self._tolerance = _REFUSED_FOR  # seconds that refusals must have lasted
         self._starting = True  # whether closed ports may be those of servers that start
-        self._logged_in = False  # set by a login, cleared by a cut; nats-py knows of a cut before it calls back
-        self._final: asyncio.Future[JetStreamError] = loop.loop.create_future()  # why no login can succeed any more
-        self._refusals: dict[Any, tuple[float, JetStreamError]] = {}  # of each server, the first since the last login
-        self._closed_ports = 0  # attempts in a row to reach a port where nothing listens, or a host that is unknown
-        self._last_error: Exception | None = None  # since the last login: the reason in errors about the connection
+        self._logged_in = (
+            False  # set by a login, cleared by a cut; nats-py knows of a cut before it calls back
+        )
+        self._final: asyncio.Future[JetStreamError] = (
+            loop.loop.create_future()
+        )  # why no login can succeed any more
+        self._refusals: dict[
+            Any, tuple[float, JetStreamError]
+        ] = {}  # of each server, the first since the last login
+        self._closed_ports = (
+            0  # attempts in a row to reach a port where nothing listens, or a host that is unknown
+        )
+        self._last_error: Exception | None = (
+            None  # since the last login: the reason in errors about the connection
+        )
 
     @property
     def is_up(self) -> bool:
         """Whether requests can be sent."""
         return self._logged_in and self.client.is_connected
 
-    async def open(self, patience: float, find_file: Callable[[str], str], *, starting: bool) -> None:
+    async def open(
+        self, patience: float, find_file: Callable[[str], str], *, starting: bool
+    ) -> None:
         """Connect within `patience` seconds, or raise why that is not possible: see `Connection.open`."""
         seconds = self.options.connect_timeout
         self._starting = starting
@@ -88,7 +104,9 @@ class Login:
         # has the whole time, because an authorization callout may take some.
         self.client.wire.most = _SHARE * seconds
         self.client.wire.patience = _SHARE * share(seconds, len(self.options.servers))
-        self.client.read_login = functools.partial(connect_arguments, self.options, resolve=find_file)
+        self.client.read_login = functools.partial(
+            connect_arguments, self.options, resolve=find_file
+        )
         attempt = asyncio.ensure_future(
             self.client.connect(
                 servers=list(self.options.servers),
@@ -125,7 +143,9 @@ class Login:
         except BaseException:
             self.client.ended = True
             attempt.cancel()
-            with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE):
+            with contextlib.suppress(
+                asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE
+            ):
                 await attempt
             await self.close()
             raise
@@ -143,7 +163,9 @@ class Login:
             if self._final.done():
                 raise copy.copy(self._final.result())
             if self.client.is_closed:
-                raise ConnectionFailed(f"the connection to {self.options.display_servers} was closed{self._reason()}")
+                raise ConnectionFailed(
+                    f"the connection to {self.options.display_servers} was closed{self._reason()}"
+                )
             if deadline.expired:
                 raise ConnectionFailed(
                     f"the connection to {self.options.display_servers} was lost and not made again within "
@@ -158,7 +180,9 @@ class Login:
         while the connection is down, and at a cut, which concerns no later connection.
         """
         if not self.is_up:
-            raise ConnectionFailed(f"the connection to {self.options.display_servers} is down{self._reason()}")
+            raise ConnectionFailed(
+                f"the connection to {self.options.display_servers} is down{self._reason()}"
+            )
         try:
             self.client.push()
             # Not `flush`, which may send nothing: test_nothing_is_confirmed_during_an_outage
@@ -168,7 +192,9 @@ class Login:
                 self._logged_in = False
                 self.client.abort()
                 await self.client.force_reconnect()
-            raise ConnectionFailed(f"the NATS server at {self.options.display_servers} does not answer") from error
+            raise ConnectionFailed(
+                f"the NATS server at {self.options.display_servers} does not answer"
+            ) from error
 
     async def _learn_limit(self) -> None:
         """Ping the server: its answer comes after the limit of the account (`LastingClient.most_bytes`)."""
@@ -212,7 +238,11 @@ class Login:
             self._denied(*denied)
         closed = nowhere(error)
         self._closed_ports = self._closed_ports + 1 if closed else 0
-        if not self._starting and not self._final.done() and self._closed_ports >= len(self.client.servers):
+        if (
+            not self._starting
+            and not self._final.done()
+            and self._closed_ports >= len(self.client.servers)
+        ):
             self._final.set_result(
                 ConnectionFailed(
                     f"no NATS server could be reached at {self.options.display_servers} {advice.SERVERS}: {closed}"
@@ -222,7 +252,11 @@ class Login:
     def _on_refused(self, refusal: JetStreamError) -> None:
         """Count a refused login. The first one counts: it may say that the server ended a login, and why."""
         log.info("%s", refusal)
-        if self._tolerance and isinstance(refusal, WrongServer) and self.options.servers[0].startswith("ws"):
+        if (
+            self._tolerance
+            and isinstance(refusal, WrongServer)
+            and self.options.servers[0].startswith("ws")
+        ):
             return  # a proxy for WebSocket answers with any status while the server behind it is away
         again = self.client.attempted in self._refusals
         self._refusals.setdefault(self.client.attempted, (time.monotonic(), refusal))

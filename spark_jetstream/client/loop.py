@@ -20,7 +20,9 @@ class Loop:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._thread = threading.current_thread()
-        self._tasks: set[asyncio.Future[Any]] = set()  # what `start` began and has not ended: asyncio keeps none alive
+        self._tasks: set[asyncio.Future[Any]] = (
+            set()
+        )  # what `start` began and has not ended: asyncio keeps none alive
 
     def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
         """Return what `work` returns. Raises `ConnectionFailed` after so many seconds."""

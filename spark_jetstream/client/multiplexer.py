@@ -27,7 +27,9 @@ class Multiplexer:
         self._login = login
         #: What each waits for beside its reply -> its subject.
         self._waiting: dict[asyncio.Future[JetStreamError], str] = {}
-        self._deaf: PermissionDenied | None = None  # why no reply can come, from a refused subscription to the next cut
+        self._deaf: PermissionDenied | None = (
+            None  # why no reply can come, from a refused subscription to the next cut
+        )
 
     async def request(
         self,
@@ -83,7 +85,9 @@ class Multiplexer:
         self._deaf = None
         self._fail(ConnectionFailed(message), [*self._waiting])
 
-    def denied(self, publishing: bool, subject: str, trouble: PermissionDenied, *, elsewhere: bool) -> None:
+    def denied(
+        self, publishing: bool, subject: str, trouble: PermissionDenied, *, elsewhere: bool
+    ) -> None:
         """Fail the requests that a refused publish, or subscription (`trouble`), concerns.
 
         nats-py gives the subject in lower case; the request has its spelling. It subscribes once for all replies: if
@@ -95,9 +99,14 @@ class Multiplexer:
             self._fail(trouble, [*self._waiting])
             return
         for future, asked in self._waiting.items():
-            named = next((name for name in self._login.spellings(asked) if name.lower() == subject), None)
+            named = next(
+                (name for name in self._login.spellings(asked) if name.lower() == subject), None
+            )
             if named is not None:
-                self._fail(PermissionDenied(f"the account may not publish to {named}", subject=named), [future])
+                self._fail(
+                    PermissionDenied(f"the account may not publish to {named}", subject=named),
+                    [future],
+                )
 
     def _fail(self, error: JetStreamError, waiting: list[asyncio.Future[JetStreamError]]) -> None:
         for future in waiting:

@@ -27,7 +27,14 @@ from nats.aio.transport import TcpTransport, WebSocketTransport
 from spark_jetstream.client.addresses import Addresses
 from spark_jetstream.client.auth import Credentials, mistrust
 from spark_jetstream.client.deadline import Deadline
-from spark_jetstream.client.greeting import Greeting, NotNats, answer_of, first_line, not_nats, plain_error
+from spark_jetstream.client.greeting import (
+    Greeting,
+    NotNats,
+    answer_of,
+    first_line,
+    not_nats,
+    plain_error,
+)
 from spark_jetstream.client.reasons import error_text
 from spark_jetstream.client.socket_reader import SocketProtocol, SocketReader
 from spark_jetstream.errors import (
@@ -63,13 +70,19 @@ _MOST_UNREAD = 2 << 20  # bytes
 _LONG_LINE = f"the server sent a line of more than {_MOST_UNREAD:,} bytes, which is not NATS"
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
-_REFUSED = re.compile(r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE
+)
 _TOO_MANY = re.compile(r"maximum (account active )?connections exceeded", re.IGNORECASE)
-_ALERT = re.compile(r"\[SSL: \w*alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
+_ALERT = re.compile(
+    r"\[SSL: \w*alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE
+)
 _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 """What OpenSSL calls an answer in plain text; the second since 3.2."""
 _PLAIN = f"the server does not begin with TLS, which {advice.TLS_FIRST} or a wss:// URL asks for"
-_DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+_DENIED = re.compile(
+    r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE
+)
 
 
 class LastingClient(Client):
@@ -98,7 +111,9 @@ class LastingClient(Client):
         parser = BulkParser(self._ps, scanner, deliver, complain)
         self._ps = parser  # type: ignore[assignment]
         self.wire = (
-            CheckedWebSocket(parser.pass_on) if web else BulkTransport(options.requires_tls, pace, parser.pass_on)
+            CheckedWebSocket(parser.pass_on)
+            if web
+            else BulkTransport(options.requires_tls, pace, parser.pass_on)
         )
         _require("WebSocketTransport" if web else "TcpTransport", self.wire)
         self.read_login: Callable[[], dict[str, Any]] = dict
@@ -168,7 +183,10 @@ class LastingClient(Client):
                     task.cancel()
             # nats-py counts an error as a failed attempt: test_a_login_that_is_withdrawn_or_renewed
             login = self.read_login()
-            self._user_credentials, self._nkeys_seed_str = login.get("user_credentials"), login.get("nkeys_seed_str")
+            self._user_credentials, self._nkeys_seed_str = (
+                login.get("user_credentials"),
+                login.get("nkeys_seed_str"),
+            )
             if self._user_credentials or self._nkeys_seed_str:
                 self._setup_nkeys_connect()
             if "tls" in login:
@@ -300,7 +318,9 @@ class BulkParser:
         try:
             await self._library.parse(frames)
         except TROUBLE as error:
-            raise ProtocolError(f"nats-py cannot read what the server sent: {error_text(error)}") from error
+            raise ProtocolError(
+                f"nats-py cannot read what the server sent: {error_text(error)}"
+            ) from error
 
 
 class NotEncrypted(ConnectionRefusedError):
@@ -364,7 +384,9 @@ class BulkTransport(_Beginning, TcpTransport):
         patience = self._begin(uri.netloc, connect_timeout)
         wire, patience = await self._addresses.connect(uri, patience)
         self._at = uri.netloc, self._addresses.last[:2], patience
-        transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, sock=wire)
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            lambda: protocol, sock=wire
+        )
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
         self._take_over(protocol, transport)
 
@@ -382,7 +404,9 @@ class BulkTransport(_Beginning, TcpTransport):
             if len(before.incoming) and not self._greeting.greeted:
                 raise NotEncrypted(_PLAIN)
             loop = asyncio.get_running_loop()
-            return await loop.start_tls(plain.transport, protocol, ssl_context, server_hostname=hostname)
+            return await loop.start_tls(
+                plain.transport, protocol, ssl_context, server_hostname=hostname
+            )
 
         patience = self._attempt.left if self._greeting.greeted else self._at[-1]
         try:
@@ -398,12 +422,16 @@ class BulkTransport(_Beginning, TcpTransport):
     def _take_over(self, protocol: SocketProtocol, transport: asyncio.WriteTransport) -> None:
         """Read and write with these from now on."""
         self._io_reader: Any = protocol.reader
-        self._io_writer = asyncio.StreamWriter(transport, protocol, None, asyncio.get_running_loop())
+        self._io_writer = asyncio.StreamWriter(
+            transport, protocol, None, asyncio.get_running_loop()
+        )
 
     def write(self, payload: bytes | memoryview) -> None:
         """Buffer bytes to send. Raises `NotEncrypted` when TLS is required and has not begun."""
         if self._requires_tls and not self._secured:
-            raise NotEncrypted("TLS is asked for (a tls:// URL or a tls option), and the server offers none")
+            raise NotEncrypted(
+                "TLS is asked for (a tls:// URL or a tls option), and the server offers none"
+            )
         plain: Any = self._io_writer
         plain.write(payload)
 
@@ -427,7 +455,9 @@ class BulkTransport(_Beginning, TcpTransport):
         try:
             if self._greeting.greeted:
                 return await self._greeting.login(reader.readline, self._attempt.left)
-            line = self._greeting.check(await first_line(reader, *self._at, plain=plain), plain=plain)
+            line = self._greeting.check(
+                await first_line(reader, *self._at, plain=plain), plain=plain
+            )
         except ValueError as error:  # for a line of more than `_MOST_UNREAD` bytes
             raise NotNats(_LONG_LINE) from error
         self._addresses.greeted()
@@ -501,11 +531,15 @@ class CheckedWebSocket(_Beginning, WebSocketTransport):
         opening = session.ws_connect(uri.geturl(), max_msg_size=_LONGEST_WS_MESSAGE, **tls)
         try:
             self._ws = await asyncio.wait_for(opening, self._most_quiet)
-        except ssl.SSLError as error:  # aiohttp's own, without what the one below it says of the certificate
+        except (
+            ssl.SSLError
+        ) as error:  # aiohttp's own, without what the one below it says of the certificate
             raise (error.__cause__ or error) from None
         except ClientResponseError as error:
             answer = b"" if tls else await answer_of((uri.hostname, uri.port), patience)
-            status = b"HTTP/1.1 %d" % error.status if error.headers else answer or error.message.encode()
+            status = (
+                b"HTTP/1.1 %d" % error.status if error.headers else answer or error.message.encode()
+            )
             raise not_nats(uri.netloc, status, answer, web=True) from None
         self._using_tls = bool(tls)
         self._incoming = Incoming()
@@ -564,8 +598,12 @@ def refusal(error: Exception, client: Client, options: ConnectionOptions) -> Jet
         )
     plain = isinstance(error, ssl.SSLError) and error.reason in _NO_TLS
     if isinstance(error, NotEncrypted) or plain:
-        return UntrustedServer(f"cannot connect to {options.display_servers}: {_PLAIN if plain else error}")
-    alert = _ALERT.search(str(error)) if isinstance(error, OSError) else None  # aiohttp has its own class
+        return UntrustedServer(
+            f"cannot connect to {options.display_servers}: {_PLAIN if plain else error}"
+        )
+    alert = (
+        _ALERT.search(str(error)) if isinstance(error, OSError) else None
+    )  # aiohttp has its own class
     if options.tls_cert_file is None and options.tls_cert_pem is None:
         asked = client._server_info.get("tls_verify")
         if alert or (asked and isinstance(error, (BrokenPipeError, ConnectionResetError))):

@@ -65,7 +65,9 @@ def _words(error: OSError) -> str:
         return (getattr(error, "reason", None) or "").replace("_", " ").lower()
     if error.errno is not None:
         # A number of the resolver is none of the system's.
-        return _meaning(error.errno, str(error.strerror) if isinstance(error, socket.gaierror) else "")
+        return _meaning(
+            error.errno, str(error.strerror) if isinstance(error, socket.gaierror) else ""
+        )
     text = str(error)
     numbers = _NUMBER.findall(text) if _SEVERAL in text else []
     return ", ".join(dict.fromkeys(_meaning(int(number)) for number in numbers))

@@ -55,13 +55,17 @@ class Requests:
                 log.info("trying again: %s", error)
                 backoff.pause(deadline)
 
-    def ask(self, template: str, stream: str = "", *, context: str, prefix: str | None = None) -> dict[str, Any]:
+    def ask(
+        self, template: str, stream: str = "", *, context: str, prefix: str | None = None
+    ) -> dict[str, Any]:
         """Return the reply to a request of the JetStream API that changes nothing on the server, and has no body.
 
         `context` is what is asked, as an infinitive without "to"; errors repeat it. `prefix` is that of the API, if not
         the connection's. Raises what `Connection.ask` raises, after `retry_timeout`.
         """
-        return self.call(lambda connection: ask(connection, template, stream, context=context, prefix=prefix))
+        return self.call(
+            lambda connection: ask(connection, template, stream, context=context, prefix=prefix)
+        )
 
     def can(self, feature: Feature) -> bool:
         """Whether the server has a feature. Raises what `call` raises."""
@@ -78,10 +82,14 @@ class Requests:
         """
 
         def ask_all(connection: Connection) -> dict[str, StreamSummary | StreamNotFound]:
-            subjects = [jsapi.subject(connection.prefix, jsapi.STREAM_INFO, each) for each in contexts]
+            subjects = [
+                jsapi.subject(connection.prefix, jsapi.STREAM_INFO, each) for each in contexts
+            ]
             asked = [Question(*each) for each in zip(subjects, contexts.values(), strict=True)]
             found: dict[str, StreamSummary | StreamNotFound] = {}
-            for (name, context), reply in zip(contexts.items(), connection.ask_all(asked), strict=True):
+            for (name, context), reply in zip(
+                contexts.items(), connection.ask_all(asked), strict=True
+            ):
                 if isinstance(reply, ApiError) and not isinstance(reply, StreamNotFound):
                     raise reply
                 found[name] = reply if isinstance(reply, StreamNotFound) else _state(reply, context)
@@ -91,11 +99,19 @@ class Requests:
 
 
 def stream_info(
-    connection: Connection, name: str, context: str = "", *, prefix: str | None = None, timeout: float | None = None
+    connection: Connection,
+    name: str,
+    context: str = "",
+    *,
+    prefix: str | None = None,
+    timeout: float | None = None,
 ) -> StreamSummary:
     """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
     context = context or f"read the state of stream {name}"
-    return _state(ask(connection, jsapi.STREAM_INFO, name, context=context, prefix=prefix, timeout=timeout), context)
+    return _state(
+        ask(connection, jsapi.STREAM_INFO, name, context=context, prefix=prefix, timeout=timeout),
+        context,
+    )
 
 
 def settled_info(connection: Connection, name: str, context: str) -> StreamSummary:
@@ -107,7 +123,9 @@ def settled_info(connection: Connection, name: str, context: str) -> StreamSumma
     time.sleep(ELECTION)
     state = stream_info(connection, name, context)
     if not state.followed:
-        raise _busy(context, "a majority of the stream's servers does not follow the one that answered")
+        raise _busy(
+            context, "a majority of the stream's servers does not follow the one that answered"
+        )
     return state
 
 

@@ -19,7 +19,9 @@ class SocketReader:
         self._most = most
         self._news = asyncio.Event()  # set by what comes, cleared before a read waits
         self._over = False  # nothing more comes
-        self._failure: Exception | None = None  # why nothing more comes, raised once what came was read
+        self._failure: Exception | None = (
+            None  # why nothing more comes, raised once what came was read
+        )
         self._paused = False  # whether the source is
 
     def came(self, count: int) -> None:

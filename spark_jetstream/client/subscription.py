@@ -43,7 +43,9 @@ def messages(frames: Frames) -> Iterator[CoreMessage]:
     """Yield the messages of a run."""
     lines = frames.lines.tobytes()
     for at, (hdrs, data) in enumerate(frames.parts()):
-        subject = lines[int(frames.subject_start[at]) : int(frames.subject_end[at])].decode("utf-8", "replace")
+        subject = lines[int(frames.subject_start[at]) : int(frames.subject_end[at])].decode(
+            "utf-8", "replace"
+        )
         yield CoreMessage(subject, data, frames.reply_subject(at), hdrs)
 
 
@@ -108,7 +110,11 @@ class Listener(Subscribed):
         """
         while True:
             try:
-                event = self._waiting.get(timeout=timeout) if timeout > 0 else self._waiting.get_nowait()
+                event = (
+                    self._waiting.get(timeout=timeout)
+                    if timeout > 0
+                    else self._waiting.get_nowait()
+                )
             except queue.Empty:
                 return None
             if isinstance(event, _Disconnect):
@@ -129,12 +135,16 @@ class Listener(Subscribed):
         self.answered, self.denied, login = subject, None, self._registry.login
         generation = login.reconnects
         self.publish(subject, payload, None, headers)
-        self._registry.loop.run(login.ping(login.options.request_timeout), login.options.request_timeout + 5)
+        self._registry.loop.run(
+            login.ping(login.options.request_timeout), login.options.request_timeout + 5
+        )
         self._published.clear()
         if self.denied is not None:
             raise self.denied
         if login.reconnects != generation:
-            raise ConnectionFailed(f"the connection was cut: the server may not have the message to {subject}")
+            raise ConnectionFailed(
+                f"the connection was cut: the server may not have the message to {subject}"
+            )
 
     def close(self) -> None:
         """Unsubscribe. The reader still gets the messages that came before, then None."""
@@ -146,7 +156,9 @@ class Listener(Subscribed):
     def put(self, event: Frames | Status | ApiReply | JetStreamError) -> None:
         """Make `hear` return or raise this."""
         if isinstance(event, JetStreamError):
-            if not (isinstance(event, PermissionDenied) and event.subject == self.answered):  # `publish_confirmed` does
+            if not (
+                isinstance(event, PermissionDenied) and event.subject == self.answered
+            ):  # `publish_confirmed` does
                 self._waiting.put(event)
         elif isinstance(event, Frames):
             for message in messages(event):

@@ -414,7 +414,9 @@ def _check_subjects(info: StreamInfo, options: ConnectionOptions) -> Iterator[Fi
 def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
     text = f"of {origin.name}, {counted(origin.lag, 'message')} behind"
     if origin.error is not None and origin.error.description:
-        advice = f"mend what the error names, in the configuration of the stream or of {origin.name}"
+        advice = (
+            f"mend what the error names, in the configuration of the stream or of {origin.name}"
+        )
         return failed(kind, f"{text}: {brief(origin.error.description)}", advice)
     # The server says -1 before it has heard of the origin.
     if origin.active < 0:
@@ -551,9 +553,7 @@ def _check_writable(info: StreamInfo, subject: str | None) -> Finding:
 def _possible_loss(info: StreamInfo) -> Finding | None:
     """Return a warning if the stream may acknowledge rows and lose them."""
     if info.config.retention == "interest" and not info.state.consumer_count:
-        text = (
-            "has no consumers, and keeps messages only for them (interest retention): rows are acknowledged and dropped"
-        )
+        text = "has no consumers, and keeps messages only for them (interest retention): rows are acknowledged and dropped"
         return warning("writing", text, "create a consumer before you write")
     if info.config.persist_mode == "async":
         text = "acknowledges rows before it has stored them (persist_mode async): a crash of its server loses them"
@@ -613,9 +613,7 @@ def _check_removals(config: StreamConfig) -> Iterator[Finding]:
     if setting is None:
         return
     # A server that restarts knows the ids of the messages that it still has.
-    text = (
-        f"a server that restarts forgets the message ids of removed messages ({setting}): rows may be stored twice then"
-    )
+    text = f"a server that restarts forgets the message ids of removed messages ({setting}): rows may be stored twice then"
     yield warning(
         "restarts",
         text,

@@ -180,9 +180,7 @@ class ServerProbe:
             text = "is a NATS server now, and was none before"
         except JetStreamError as error:
             text = str(error)
-        advice = (
-            "look into its log, or correct the port in option servers (4222 is that of clients, 8222 of monitoring)"
-        )
+        advice = "look into its log, or correct the port in option servers (4222 is that of clients, 8222 of monitoring)"
         raise _ProbeError("server", text, advice)
 
     def _plain(self, info: dict[str, Any]) -> Finding:
@@ -255,7 +253,9 @@ def _check_info(info: dict[str, Any]) -> Iterator[Finding]:
     else:
         yield ok("server", text)
     if not info.get("jetstream"):
-        advice = "enable jetstream in its configuration, unless other servers of its cluster have it"
+        advice = (
+            "enable jetstream in its configuration, unless other servers of its cluster have it"
+        )
         yield warning("jetstream", "this server has none itself", advice)
 
 

@@ -185,7 +185,9 @@ def _check_format(mine: Python, workers: Finding, environ: Mapping[str, str]) ->
     check = 'format("jetstream")'
     if importlib.util.find_spec("pyspark_jetstream") is None:
         text = "there is no module pyspark_jetstream, by which Spark finds it"
-        advice = "pip install spark-jetstream puts it there; or call spark_jetstream.register(spark)"
+        advice = (
+            "pip install spark-jetstream puts it there; or call spark_jetstream.register(spark)"
+        )
         return failed(check, text, advice)
     if mine.import_error:
         if "pyspark" not in mine.versions:
@@ -224,7 +226,9 @@ def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]
     It is ``PYSPARK_PYTHON``, else ``python3`` on the ``PATH``.
     """
     given = environ.get("PYSPARK_PYTHON")
-    where = f"PYSPARK_PYTHON={given}" if given else "python3 on the PATH (PYSPARK_PYTHON is not set)"
+    where = (
+        f"PYSPARK_PYTHON={given}" if given else "python3 on the PATH (PYSPARK_PYTHON is not set)"
+    )
     theirs = _ask(given or "python3", environ)
     finding = _compare_pythons(mine, theirs, where)
     yield finding

@@ -248,7 +248,9 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
 )
 
 #: The error of a source without an option of `WHAT`.
-NOTHING_TO_READ = f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})"
+NOTHING_TO_READ = (
+    f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})"
+)
 #: The same where no option has arrived at all. Spark (4.0 to 4.3) hands those of a table to no
 #: Python data source.
 FORGOTTEN = (
@@ -259,7 +261,9 @@ FORGOTTEN = (
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
-NOT_MADE = "a bucket is more than a stream with some name, and is made by hand (spark-jetstream {} add)"
+NOT_MADE = (
+    "a bucket is more than a stream with some name, and is made by hand (spark-jetstream {} add)"
+)
 
 #: Options that mean nothing alone, and the option, or one of several, that they need.
 NEEDED: Mapping[str, str] = {
@@ -345,7 +349,9 @@ _FOREIGN_PREFIX = re.compile(
 #: By the lower-case name of another connector: the name as it is written there, and the options
 #: here.
 _OURS_BY_FOREIGN: Mapping[str, tuple[str, list[str]]] = {
-    name.lower(): (name, ours.split()) for ours, theirs in _FOREIGN.items() for name in theirs.split()
+    name.lower(): (name, ours.split())
+    for ours, theirs in _FOREIGN.items()
+    for name in theirs.split()
 }
 
 
@@ -433,7 +439,9 @@ def _refuse_other_side(given: Container[str], model: type[Options]) -> None:
         # Both sides have some options, such as `stream` and `bucket`.
         if spec.name in own or spec.name not in given:
             continue
-        message = f"option {spec.name} belongs to the {other.side} and has no meaning for a {model.side}"
+        message = (
+            f"option {spec.name} belongs to the {other.side} and has no meaning for a {model.side}"
+        )
         if spec.name in _COUNTERPARTS:
             message += f"; did you mean {_COUNTERPARTS[spec.name]}"
         raise OptionError(message, option=spec.name)

@@ -13,7 +13,13 @@ from spark_jetstream.protocol.units import Timestamp, shown, whole_number
 
 PREFIX = "$JS.ACK."
 V1_DOTS, V2_DOTS = 8, 10  # nine tokens, or eleven and more
-DELIVERIES, STREAM_SEQUENCE, CONSUMER_SEQUENCE, TIMESTAMP, PENDING = 4, 5, 6, 7, 8  # tokens of the first form
+DELIVERIES, STREAM_SEQUENCE, CONSUMER_SEQUENCE, TIMESTAMP, PENDING = (
+    4,
+    5,
+    6,
+    7,
+    8,
+)  # tokens of the first form
 NO_NUMBER = "a message came whose reply subject has no numbers where they belong"
 
 
@@ -46,12 +52,18 @@ def parse_ack(subject: str) -> AckSubject:
     tokens = subject.split(".")
     shift = 0 if len(tokens) == V1_DOTS + 1 else 2
     if not subject.startswith(PREFIX) or not all(tokens) or (shift and len(tokens) <= V2_DOTS):
-        raise ProtocolError(f"{shown(subject)} is not the reply subject of a message of a JetStream consumer")
-    domain, account = ("" if token == "_" else token for token in tokens[2:4]) if shift else ("", "")
+        raise ProtocolError(
+            f"{shown(subject)} is not the reply subject of a message of a JetStream consumer"
+        )
+    domain, account = (
+        ("" if token == "_" else token for token in tokens[2:4]) if shift else ("", "")
+    )
     stream, consumer, *numbers = tokens[2 + shift : PENDING + shift + 1]
     deliveries, stream_seq, consumer_seq, time, pending = map(ack_number, numbers)
     stored = Timestamp.of(time)
-    return AckSubject(stream, consumer, deliveries, stream_seq, consumer_seq, stored, pending, domain, account)
+    return AckSubject(
+        stream, consumer, deliveries, stream_seq, consumer_seq, stored, pending, domain, account
+    )
 
 
 def ack_number(digits: str | bytes) -> int:

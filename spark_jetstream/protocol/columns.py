@@ -32,13 +32,20 @@ class Acks:
         version1 = dots == ack_subject.V1_DOTS
         known = version1 | (dots >= ack_subject.V2_DOTS)
         prefix = ack_subject.PREFIX.encode()
-        if not (known.all() and begins_with(frames.lines, frames.separators[frames.reply] + 1, prefix).all()):
-            raise ProtocolError("a message came whose reply subject is not that of a JetStream consumer")
+        if not (
+            known.all()
+            and begins_with(frames.lines, frames.separators[frames.reply] + 1, prefix).all()
+        ):
+            raise ProtocolError(
+                "a message came whose reply subject is not that of a JetStream consumer"
+            )
         self._shift = frames.reply + np.where(version1, 0, 2)
 
     def _token(self, number: int) -> IntArray:
         at = self._shift + number
-        value, good = parse_unsigned(self._lines, self._separators[at] + 1, self._separators[at + 1])
+        value, good = parse_unsigned(
+            self._lines, self._separators[at] + 1, self._separators[at + 1]
+        )
         if not good.all():
             raise ProtocolError(ack_subject.NO_NUMBER)
         return value
@@ -53,7 +60,9 @@ class Acks:
 
     def consumer_sequences(self) -> tuple[int, int]:
         """The consumer sequence of the first and of the last message."""
-        return self._number(0, ack_subject.CONSUMER_SEQUENCE), self._number(-1, ack_subject.CONSUMER_SEQUENCE)
+        return self._number(0, ack_subject.CONSUMER_SEQUENCE), self._number(
+            -1, ack_subject.CONSUMER_SEQUENCE
+        )
 
     def pending(self) -> int:
         """How many messages the consumer still had to deliver after the last of these."""
@@ -62,7 +71,9 @@ class Acks:
     def _number(self, index: int, token: int) -> int:
         """A token of one message: by numpy it would take twenty times as long."""
         at = self._shift[index] + token
-        return ack_subject.ack_number(self._lines[self._separators[at] + 1 : self._separators[at + 1]].tobytes())
+        return ack_subject.ack_number(
+            self._lines[self._separators[at] + 1 : self._separators[at + 1]].tobytes()
+        )
 
 
 class MessageRun(Protocol):
@@ -133,7 +144,9 @@ def record_batch(
         "subject": messages.subjects,
         "sequence": lambda: as_arrow(messages.sequences),
         "timestamp": lambda: microseconds(messages.timestamps()),
-        "headers": messages.headers if with_headers else lambda: pa.nulls(len(messages), HEADERS_TYPE),
+        "headers": messages.headers
+        if with_headers
+        else lambda: pa.nulls(len(messages), HEADERS_TYPE),
         "data": messages.payloads,
     }
     return pa.RecordBatch.from_arrays([values[name]() for name in columns], schema=schema)

@@ -25,7 +25,9 @@ from spark_jetstream.schema import COUNTER_COLUMNS, arrow_schema
 INCREMENT, SOURCES = "Nats-Incr", "Nats-Counter-Sources"
 _PLAIN = r'^\{"val":"(?P<value>-?[0-9]+)"\}$'
 _VALUE = re.compile(r"-?[0-9]+")
-_FIRST = as_arrow(np.zeros(1, np.int64))[0]  # a number of Python, and `pa.scalar`, would import pandas
+_FIRST = as_arrow(np.zeros(1, np.int64))[
+    0
+]  # a number of Python, and `pa.scalar`, would import pandas
 
 
 def counter_value(stream: str, sequence: int, data: bytes) -> str:
@@ -52,7 +54,11 @@ def counter_sources(text: str) -> dict[str, dict[str, str]] | None:
         streams = json_object(text)
     except ValueError:
         return None
-    values = [value for each in streams.values() for value in (each.values() if isinstance(each, dict) else [None])]
+    values = [
+        value
+        for each in streams.values()
+        for value in (each.values() if isinstance(each, dict) else [None])
+    ]
     return streams if all(isinstance(value, str) for value in values) else None
 
 
@@ -90,22 +96,37 @@ def _header(headers: pa.MapArray, name: str) -> pa.StringArray:
 
 
 def _sources(headers: pa.MapArray) -> pa.MapArray:
-    kind, given = arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type, _header(headers, SOURCES)
+    kind, given = (
+        arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type,
+        _header(headers, SOURCES),
+    )
     if given.null_count == len(given):
         return pa.nulls(len(given), kind)
     found = [text if text is None else counter_sources(text) for text in given.to_pylist()]
     streams = [stream for each in found for stream in (each or {}).items()]
     subjects = [value for _, values in streams for value in values.items()]
-    inner = _maps(kind.item_type, [values for _, values in streams], subjects, texts([value for _, value in subjects]))
+    inner = _maps(
+        kind.item_type,
+        [values for _, values in streams],
+        subjects,
+        texts([value for _, value in subjects]),
+    )
     return _maps(kind, found, streams, inner)
 
 
 def _maps(
-    kind: pa.MapType, rows: Sequence[Sized | None], pairs: Sequence[tuple[str, object]], items: pa.Array
+    kind: pa.MapType,
+    rows: Sequence[Sized | None],
+    pairs: Sequence[tuple[str, object]],
+    items: pa.Array,
 ) -> pa.MapArray:
     """Return a map for each row, null for None, of as many pairs as the row has; the items are given as an array."""
     offsets = np.cumsum([0, *(len(row or ()) for row in rows)], dtype=np.int32)
     absent = np.array([row is None for row in rows], np.bool_)
     return pa.MapArray.from_arrays(
-        as_arrow(offsets), texts([name for name, _ in pairs]), items, type=kind, mask=as_arrow(absent)
+        as_arrow(offsets),
+        texts([name for name, _ in pairs]),
+        items,
+        type=kind,
+        mask=as_arrow(absent),
     )

@@ -109,7 +109,9 @@ class DirectBatch:
             # Arrow reads integers: up to nine digits of a fraction, none of them lost.
             times = self._value(_TIME).cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
         except pa.ArrowInvalid:
-            raise ProtocolError("a direct get was answered with a time that cannot be read") from None
+            raise ProtocolError(
+                "a direct get was answered with a time that cannot be read"
+            ) from None
         nanoseconds: IntArray = as_vector(times.cast(pa.int64()))
         return nanoseconds
 
@@ -140,7 +142,9 @@ class DirectBatch:
 
 def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatch]:
     """Yield what came to `<inbox>.<number>`, by request, in the order of the wire. Raises `ProtocolError`."""
-    number, good = parse_unsigned(frames.lines, frames.subject_start + len(inbox) + 1, frames.subject_end)
+    number, good = parse_unsigned(
+        frames.lines, frames.subject_start + len(inbox) + 1, frames.subject_end
+    )
     if not good.all():
         raise ProtocolError("an answer came on a subject that nothing was asked with")
     heads, bounds = joined(gather(frames.data, frames.line_end, frames.line_end + frames.head))
@@ -150,7 +154,9 @@ def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatc
     for first, last in pairwise(cuts):
         some = slice(first, last)
         if message[first]:
-            yield _answered(int(number[first]), frames[some], heads, bounds[:-1][some], line_ends[:, some])
+            yield _answered(
+                int(number[first]), frames[some], heads, bounds[:-1][some], line_ends[:, some]
+            )
         else:
             yield from (_ending(int(number[at]), frames, at) for at in range(first, last))
 
@@ -191,10 +197,14 @@ def _answered(
     added = _NAMES[_STREAM] + name + b"\r\n"
     own_end = stop + 2 - len(added)
     if not (name and (own_end >= begin).all() and begins_with(heads, own_end, added).all()):
-        raise ProtocolError("a direct get was answered without the name of the stream, or by more than one stream")
+        raise ProtocolError(
+            "a direct get was answered without the name of the stream, or by more than one stream"
+        )
     sequences, previous = (_numbers(heads, line_ends, line) for line in (_SEQUENCE, _PREVIOUS))
     stream = name.decode("utf-8", "replace")
-    return DirectBatch(number, stream, sequences, previous, frames, heads, begin, own_end, line_ends)
+    return DirectBatch(
+        number, stream, sequences, previous, frames, heads, begin, own_end, line_ends
+    )
 
 
 def _numbers(heads: npt.NDArray[np.uint8], line_ends: IntArray, line: int) -> IntArray:
@@ -259,7 +269,9 @@ def merge(readers: Sequence[Iterator[DirectBatch]], apply: Apply = map) -> Itera
     The runs of a reader ascend, and no two readers have the same message. `apply` is `map`, or calls the function for
     several readers at the same time.
     """
-    heads: list[DirectBatch | None] = [None] * len(readers)  # what is left of the run of each reader
+    heads: list[DirectBatch | None] = [None] * len(
+        readers
+    )  # what is left of the run of each reader
 
     def head_of(number: int) -> DirectBatch | None:
         head = heads[number]
@@ -273,7 +285,9 @@ def merge(readers: Sequence[Iterator[DirectBatch]], apply: Apply = map) -> Itera
             return
         parts: list[DirectBatch] = []
         for number, head in enumerate(heads):
-            if head is not None and (inside := int(head.sequences.searchsorted(known, side="right"))):
+            if head is not None and (
+                inside := int(head.sequences.searchsorted(known, side="right"))
+            ):
                 parts.append(head[:inside])
                 heads[number] = head[inside:] if inside < len(head) else None
         if len(parts) == 1:

@@ -35,7 +35,9 @@ def subject_hashes(subjects: pa.StringArray | pa.BinaryArray, seed: np.uint64 = 
     """
     count = len(subjects)
     _, offsets, data = subjects.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[subjects.offset : subjects.offset + count + 1].astype(np.int64)
+    bounds = np.frombuffer(offsets, np.int32)[subjects.offset : subjects.offset + count + 1].astype(
+        np.int64
+    )
     first, end = int(bounds[0]), int(bounds[-1])
     octets = np.zeros(end - first + _WORD, np.uint8)
     if end > first:
@@ -45,7 +47,9 @@ def subject_hashes(subjects: pa.StringArray | pa.BinaryArray, seed: np.uint64 = 
     for position in range(0, int(length.max(initial=0)), _WORD):
         rows = np.flatnonzero(length > position)
         left = np.minimum(length[rows] - position, _WORD).astype(np.uint64)
-        word = load8(octets, start[rows] + position) & (_ONES >> (np.uint64(64) - left * np.uint64(8)))
+        word = load8(octets, start[rows] + position) & (
+            _ONES >> (np.uint64(64) - left * np.uint64(8))
+        )
         hashes[rows] = _mixed(hashes[rows] ^ word)
     return hashes
 
@@ -63,7 +67,9 @@ class HashSet:
     """A growing set of 64-bit hashes: one flat table, open addressing, at most half full; 16 to 32 bytes for each."""
 
     def __init__(self) -> None:
-        self._table: Hashes = np.zeros(_FIRST_SLOTS, np.uint64)  # 0 is a free slot; doubled before it is half full
+        self._table: Hashes = np.zeros(
+            _FIRST_SLOTS, np.uint64
+        )  # 0 is a free slot; doubled before it is half full
         self._count = 0  # hashes in the table
 
     def add(self, hashes: Hashes) -> BoolArray:
@@ -90,7 +96,9 @@ class HashSet:
     def _grow(self) -> None:
         old = self._table[self._table != 0]
         self._table = np.zeros(2 * len(self._table), np.uint64)
-        for first in range(0, len(old), _FIRST_SLOTS):  # in portions: they bound the memory that inserting needs
+        for first in range(
+            0, len(old), _FIRST_SLOTS
+        ):  # in portions: they bound the memory that inserting needs
             self._insert(old[first : first + _FIRST_SLOTS])
 
     def _insert(self, hashes: Hashes) -> BoolArray:
@@ -125,7 +133,9 @@ class HashMap(HashSet):
 
     def __init__(self) -> None:
         super().__init__()
-        self._numbers: IntArray = np.zeros(_FIRST_SLOTS, np.int64)  # of the hashes in the same slots of the table
+        self._numbers: IntArray = np.zeros(
+            _FIRST_SLOTS, np.int64
+        )  # of the hashes in the same slots of the table
 
     def get(self, hashes: Hashes) -> IntArray:
         """Return the number of each hash, 0 for one that has none."""

@@ -19,7 +19,9 @@ HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 _RAW_TYPE = pa.map_(pa.binary(), pa.list_(pa.binary()))
 
 
-def decode_headers(data: Any, start: IntArray, length: IntArray, *, raw: bool = False) -> pa.MapArray:
+def decode_headers(
+    data: Any, start: IntArray, length: IntArray, *, raw: bool = False
+) -> pa.MapArray:
     """Header blocks data[start[i]:start[i]+length[i]] as map<string, list<string>>; null where there is none.
 
     Bytes that are not UTF-8 become U+FFFD; with `raw` names and values are bytes as they came. Never fails: whatever is
@@ -36,11 +38,22 @@ def decode_headers(data: Any, start: IntArray, length: IntArray, *, raw: bool = 
     is_header = colon > 0
     is_header[first[:-1]] = False  # the version line
     row = np.repeat(rows, np.diff(first))[is_header]
-    begin, end, colon = bounds[:-1][is_header], bounds[1:][is_header], (bounds[:-1] + colon)[is_header]
-    names, values = _stripped(gather(octets, begin, colon)), _stripped(gather(octets, colon + 1, end))
+    begin, end, colon = (
+        bounds[:-1][is_header],
+        bounds[1:][is_header],
+        (bounds[:-1] + colon)[is_header],
+    )
+    names, values = (
+        _stripped(gather(octets, begin, colon)),
+        _stripped(gather(octets, colon + 1, end)),
+    )
     named = as_vector(pc.binary_length(names)) > 0
     if not named.all():
-        row, names, values = row[named], names.filter(as_arrow(named)), values.filter(as_arrow(named))
+        row, names, values = (
+            row[named],
+            names.filter(as_arrow(named)),
+            values.filter(as_arrow(named)),
+        )
     if raw:
         return _assemble(count, row, names, values, _RAW_TYPE)
     return _assemble(count, row, to_text(names), to_text(values), HEADERS_TYPE)
@@ -58,7 +71,9 @@ def _stripped(pieces: pa.BinaryArray) -> pa.BinaryArray:
     return pc.ascii_trim(pieces.view(pa.string()), characters=" \t").view(pa.binary())
 
 
-def _assemble(count: int, row: IntArray, names: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.MapArray:
+def _assemble(
+    count: int, row: IntArray, names: pa.Array, values: pa.Array, kind: pa.DataType
+) -> pa.MapArray:
     """One map a row from (row, name, value) in wire order; repeated names of a row become one list."""
     total = len(row)
     codes = as_vector(names.dictionary_encode().indices).astype(np.int64)
@@ -66,7 +81,9 @@ def _assemble(count: int, row: IntArray, names: pa.Array, values: pa.Array, kind
     key = row * distinct + codes
     order = np.argsort(key, kind="stable")
     grouped = key[order]
-    heads = np.flatnonzero(np.concatenate((np.ones(min(total, 1), np.bool_), grouped[1:] != grouped[:-1])))
+    heads = np.flatnonzero(
+        np.concatenate((np.ones(min(total, 1), np.bool_), grouped[1:] != grouped[:-1]))
+    )
     if len(heads) == total:
         list_bounds = np.arange(total + 1, dtype=np.int32)
         entry_row = row
@@ -83,7 +100,9 @@ def _assemble(count: int, row: IntArray, names: pa.Array, values: pa.Array, kind
     per_row = np.bincount(entry_row, minlength=count)
     offsets = np.concatenate(([0], np.cumsum(per_row))).astype(np.int32)
     lists = pa.ListArray.from_arrays(as_arrow(list_bounds), values)
-    return pa.MapArray.from_arrays(as_arrow(offsets), names, lists, type=kind, mask=as_arrow(per_row == 0))
+    return pa.MapArray.from_arrays(
+        as_arrow(offsets), names, lists, type=kind, mask=as_arrow(per_row == 0)
+    )
 
 
 def to_text(raw: pa.BinaryArray) -> pa.StringArray:

@@ -26,7 +26,9 @@ class Incoming:
         self.need = 1
         """Another look is of use when so many bytes are there."""
         self._size = size
-        self._memory = [self.data]  # of `size` bytes each, used again when nothing else refers to it
+        self._memory = [
+            self.data
+        ]  # of `size` bytes each, used again when nothing else refers to it
 
     def __len__(self) -> int:
         return self.end - self.begin

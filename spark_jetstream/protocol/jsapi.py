@@ -14,7 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spark_jetstream.errors import ApiError, ConsumerLost, ProtocolError, RequestTimeout, api_error, pull_refused
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerLost,
+    ProtocolError,
+    RequestTimeout,
+    api_error,
+    pull_refused,
+)
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX, shown, whole_number
 
@@ -92,7 +99,13 @@ LOOKING = frozenset(
 GATHERED = frozenset({STREAM_LIST, CONSUMER_LIST})
 """Subjects where a server waits for the others of its cluster, up to four seconds, before it answers."""
 
-NEEDED: Mapping[str, int] = {CONSUMER_PAUSE: 1, CONSUMER_UNPIN: 1, CONSUMER_RESET: 4, PEER_EVACUATE: 5, CANCEL_MOVE: 5}
+NEEDED: Mapping[str, int] = {
+    CONSUMER_PAUSE: 1,
+    CONSUMER_UNPIN: 1,
+    CONSUMER_RESET: 4,
+    PEER_EVACUATE: 5,
+    CANCEL_MOVE: 5,
+}
 """Subjects that not every supported server knows -> the API level from which on one does."""
 
 
@@ -219,7 +232,9 @@ def next_request(batch: int, *, expires: float, heartbeat: float = 0.0, **fields
 
 def reworded(error: Answer, text: str) -> Answer:
     """Return an error of the API with a sentence of our own."""
-    return type(error)(text, code=error.code, err_code=error.err_code, description=error.description)
+    return type(error)(
+        text, code=error.code, err_code=error.err_code, description=error.description
+    )
 
 
 def reply(payload: bytes, context: str) -> dict[str, Any]:
@@ -251,7 +266,11 @@ def field(
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     # A number that no type of the server holds is no number; nor is a truth value one.
-    odd = kind is int and isinstance(value, int) and (isinstance(value, bool) or value.bit_length() > 64)
+    odd = (
+        kind is int
+        and isinstance(value, int)
+        and (isinstance(value, bool) or value.bit_length() > 64)
+    )
     if isinstance(value, kind) and not odd:
         return value
     if default is None:
@@ -313,7 +332,9 @@ def pull_status(status: Status, stream: str) -> PullEnd:
     text = f"{status.code} {status.description}".strip()
 
     def is_one(statuses: Sequence[tuple[int, str]]) -> bool:
-        return any(status.code == code and description.startswith(begin) for code, begin in statuses)
+        return any(
+            status.code == code and description.startswith(begin) for code, begin in statuses
+        )
 
     if is_one(_LOST):
         raise ConsumerLost(f"the pull consumer on stream {stream} cannot serve any more: {text}")

@@ -48,7 +48,11 @@ def _is_deep(text: str, body: Any) -> bool:
     if text.count("{") + text.count("[") <= MAX_DEPTH:
         return False
     level, depth = [body], 0
-    while depth <= MAX_DEPTH and (level := [part for part in level if isinstance(part, (dict, list))]):
-        level = [item for part in level for item in (part.values() if isinstance(part, dict) else part)]
+    while depth <= MAX_DEPTH and (
+        level := [part for part in level if isinstance(part, (dict, list))]
+    ):
+        level = [
+            item for part in level for item in (part.values() if isinstance(part, dict) else part)
+        ]
         depth += 1
     return depth > MAX_DEPTH

@@ -21,7 +21,9 @@ def in_other_account(api_prefix: str | None) -> bool:
     return api_prefix not in (None, DEFAULT_PREFIX)
 
 
-def stored_replies(subjects: Sequence[str], api_prefix: str | None, inbox_prefix: str) -> tuple[str, ...]:
+def stored_replies(
+    subjects: Sequence[str], api_prefix: str | None, inbox_prefix: str
+) -> tuple[str, ...]:
     """Return the subjects of a stream that match inboxes: it stores messages on their way to a reader, and replies.
 
     A stream of another account gets none of these.
@@ -36,7 +38,9 @@ def stores_any_inbox(subjects: Sequence[str]) -> bool:
     return bool(_matching(subjects, _ANY_INBOX))
 
 
-def stored_requests(subjects: Sequence[str], filters: Sequence[str], api_prefix: str) -> tuple[str, ...]:
+def stored_requests(
+    subjects: Sequence[str], filters: Sequence[str], api_prefix: str
+) -> tuple[str, ...]:
     """Return subjects that a read, with these filters, both causes and gets from a stream with these subjects.
 
     Such a read is never at the end of the stream: its requests, and what the server tells of them, come after it.

@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolError, ServerBusy, brief
+from spark_jetstream.errors import (
+    API_ERRORS,
+    InsufficientResources,
+    ProtocolError,
+    ServerBusy,
+    brief,
+)
 from spark_jetstream.protocol.arrow import IntArray
 from spark_jetstream.protocol.jsapi import LONGEST_NAME
 from spark_jetstream.protocol.json_text import json_object
@@ -78,13 +84,19 @@ class AckReader:
 
     def __init__(self, inbox: str) -> None:
         self._before = len(inbox) + 1
-        self._streams: list[tuple[bytes, str, str]] = []  # how answers begin, stream, domain: learned from each first
+        self._streams: list[
+            tuple[bytes, str, str]
+        ] = []  # how answers begin, stream, domain: learned from each first
 
     def read(self, frames: Frames) -> Answers:
         """Return the answers, in no particular order. Raises `ProtocolError` when one has none of the known forms."""
-        numbers, good = parse_unsigned(frames.lines, frames.subject_start + self._before, frames.subject_end)
+        numbers, good = parse_unsigned(
+            frames.lines, frames.subject_start + self._before, frames.subject_end
+        )
         if not good.all():
-            raise ProtocolError("an acknowledgement came on a subject that nothing was published with")
+            raise ProtocolError(
+                "an acknowledgement came on a subject that nothing was published with"
+            )
         begin = frames.line_end + frames.head
         end = frames.line_end + frames.size
         answers = Answers()
@@ -135,15 +147,21 @@ class AckReader:
         good &= (octets[stop - 1] == _BRACE) & (octets[start + len(prefix)] != _ZERO)
         if good.any():
             rows = chosen[good]
-            answers.stored.append(StoredAcks(stream, domain, numbers[rows], sequences[good], duplicate[good]))
+            answers.stored.append(
+                StoredAcks(stream, domain, numbers[rows], sequences[good], duplicate[good])
+            )
         fits[np.flatnonzero(fits)] = good
         rest: IntArray = left[~fits]
         return rest
 
-    def _one(self, frames: Frames, index: int, number: int, begin: int, end: int, answers: Answers) -> bool:
+    def _one(
+        self, frames: Frames, index: int, number: int, begin: int, end: int, answers: Answers
+    ) -> bool:
         """Read one answer; whether it taught how the answers of a stream begin (it is not taken then)."""
         payload = bytes(frames.data[begin:end])
-        if not payload and (status := parse_status(bytes(frames.data[int(frames.line_end[index]) : begin]))):
+        if not payload and (
+            status := parse_status(bytes(frames.data[int(frames.line_end[index]) : begin]))
+        ):
             answers.refused.append(Refusal(number, status.code, 0, status.description))
             return False
         try:
@@ -153,7 +171,9 @@ class AckReader:
                 answers.refused.append(_refusal(number, error))
                 return False
             stream, domain, sequence = body["stream"], body.get("domain", ""), _integer(body["seq"])
-            texts = isinstance(stream, str) and isinstance(domain, str) and len(domain) <= LONGEST_NAME
+            texts = (
+                isinstance(stream, str) and isinstance(domain, str) and len(domain) <= LONGEST_NAME
+            )
             if not (texts and 0 < len(stream) <= LONGEST_NAME and sequence):
                 raise ValueError("no stream, no domain, or no sequence")
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -163,7 +183,11 @@ class AckReader:
             self._streams.append((plain[1], stream, domain))
             return True
         numbers, sequences = np.array([number], np.int64), np.array([sequence], np.int64)
-        answers.stored.append(StoredAcks(stream, domain, numbers, sequences, np.array([body.get("duplicate") is True])))
+        answers.stored.append(
+            StoredAcks(
+                stream, domain, numbers, sequences, np.array([body.get("duplicate") is True])
+            )
+        )
         return False
 
 
@@ -171,7 +195,9 @@ def _refusal(number: int, error: Any) -> Refusal:
     description = error.get("description", "")
     if not isinstance(description, str):
         raise ValueError("a description that is no text")
-    return Refusal(number, _integer(error["code"]), _integer(error.get("err_code", 0)), brief(description))
+    return Refusal(
+        number, _integer(error["code"]), _integer(error.get("err_code", 0)), brief(description)
+    )
 
 
 def _integer(value: Any) -> int:
@@ -221,32 +247,65 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
         "column expected_last_subject_sequence names another message than the last one on its subject",
     ),
     10097: (Outcome.REFUSED, "make column headers smaller: a server keeps 64 KiB of them"),
-    10109: (Outcome.FAIL, "nothing can be written to a sealed stream any more: write to another one"),
+    10109: (
+        Outcome.FAIL,
+        "nothing can be written to a sealed stream any more: write to another one",
+    ),
     10111: (Outcome.REFUSED, "set allow_rollup_hdrs on the stream, or drop column rollup"),
-    10165: (Outcome.REFUSED, "column ttl takes a duration of at least one second, such as 90s or 5m, or never"),
+    10165: (
+        Outcome.REFUSED,
+        "column ttl takes a duration of at least one second, such as 90s or 5m, or never",
+    ),
     10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl or schedule_ttl"),
     # An increment of a counter:
-    10168: (Outcome.REFUSED, "counters need a stream made with allow_msg_counter; for another one, drop column incr"),
-    10169: (Outcome.REFUSED, "the stream holds counters (allow_msg_counter): give each row a value in column incr"),
+    10168: (
+        Outcome.REFUSED,
+        "counters need a stream made with allow_msg_counter; for another one, drop column incr",
+    ),
+    10169: (
+        Outcome.REFUSED,
+        "the stream holds counters (allow_msg_counter): give each row a value in column incr",
+    ),
     10170: (Outcome.REFUSED, "a row with column incr has no payload: leave column data null"),
-    10171: (Outcome.REFUSED, "column incr takes an integer, and allows no other demand on the server"),
-    10172: (Outcome.REFUSED, "the last message on this subject is broken: delete it, whose increment is then lost"),
+    10171: (
+        Outcome.REFUSED,
+        "column incr takes an integer, and allows no other demand on the server",
+    ),
+    10172: (
+        Outcome.REFUSED,
+        "the last message on this subject is broken: delete it, whose increment is then lost",
+    ),
     # An atomic batch:
     10174: (
         Outcome.REFUSED,
         "a subject of the group belongs to a stream without allow_atomic: a group is for one stream",
     ),
-    10176: (Outcome.RETRY, "does the stream capture the subjects of all rows?"),  # also after a cut or an election
-    10199: (Outcome.REFUSED, "make the group smaller, or raise the server's limit (jetstream, max_batch_size)"),
-    10201: (Outcome.REFUSED, "some of its rows are stored, and others are not: is column msg_id right?"),
+    10176: (
+        Outcome.RETRY,
+        "does the stream capture the subjects of all rows?",
+    ),  # also after a cut or an election
+    10199: (
+        Outcome.REFUSED,
+        "make the group smaller, or raise the server's limit (jetstream, max_batch_size)",
+    ),
+    10201: (
+        Outcome.REFUSED,
+        "some of its rows are stored, and others are not: is column msg_id right?",
+    ),
     10188: (Outcome.REFUSED, "set allow_msg_schedules on the stream, or drop column schedule"),
     10189: (
         Outcome.REFUSED,
         "column schedule takes a time with its zone, as 2030-01-31T08:00:00Z or after @at, and since nats-server 2.14 "
         "@every with one second or more, cron with six fields, @hourly, @daily, @weekly, @monthly and @yearly",
     ),
-    10190: (Outcome.REFUSED, "column schedule_target must be another subject of the same stream, without wildcards"),
-    10191: (Outcome.REFUSED, "column schedule_ttl takes at least one second, such as 90s or 5m, or never"),
+    10190: (
+        Outcome.REFUSED,
+        "column schedule_target must be another subject of the same stream, without wildcards",
+    ),
+    10191: (
+        Outcome.REFUSED,
+        "column schedule_ttl takes at least one second, such as 90s or 5m, or never",
+    ),
     10192: (Outcome.REFUSED, "column rollup must be sub or null in a row with a schedule"),
     # Headers of a row that no column makes, and that servers know which this release does not:
     **dict.fromkeys((10177, 10193, 10203, 10212, 10223, 10227), (Outcome.REFUSED, "")),
@@ -293,7 +352,11 @@ def outcome(refusal: Refusal) -> Outcome:
     if refusal.err_code in _MEANING:
         return _MEANING[refusal.err_code][0]
     kind = API_ERRORS.get(refusal.err_code)
-    return Outcome.RETRY if kind is not None and issubclass(kind, (ServerBusy, InsufficientResources)) else Outcome.FAIL
+    return (
+        Outcome.RETRY
+        if kind is not None and issubclass(kind, (ServerBusy, InsufficientResources))
+        else Outcome.FAIL
+    )
 
 
 def reason(refusal: Refusal, advice: Mapping[int, str] = ADVICE) -> str:

@@ -62,10 +62,14 @@ def _is_url(value: Any) -> bool:
 
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("nonce", "client_ip"), _is_text),
-    **dict.fromkeys(("headers", "auth_required", "tls_required", "ldm"), lambda value: isinstance(value, bool)),
+    **dict.fromkeys(
+        ("headers", "auth_required", "tls_required", "ldm"), lambda value: isinstance(value, bool)
+    ),
     "version": lambda value: _is_text(value) and _VERSION.fullmatch(value) is not None,
     "max_payload": lambda value: type(value) is int and 0 < value <= _MOST_PAYLOAD,
     "client_id": lambda value: type(value) is int,
     # Go writes null for a list without elements.
-    "connect_urls": lambda value: value is None or (isinstance(value, list) and all(map(_is_url, value))),
+    "connect_urls": lambda value: (
+        value is None or (isinstance(value, list) and all(map(_is_url, value)))
+    ),
 }

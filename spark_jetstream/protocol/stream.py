@@ -162,7 +162,10 @@ class StreamSummary:
 def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
     """Return a pattern for the subjects that one of these filters matches; it matches nothing without a filter."""
     wildcards = {"*": r"[^.]+", ">": ".+"}
-    patterns = [r"\.".join(wildcards.get(token, re.escape(token)) for token in text.split(".")) for text in filters]
+    patterns = [
+        r"\.".join(wildcards.get(token, re.escape(token)) for token in text.split("."))
+        for text in filters
+    ]
     return re.compile("|".join(patterns) or "(?!)", re.DOTALL)
 
 
@@ -171,7 +174,16 @@ _COUNTS = ("first_seq", "last_seq", "messages", "bytes")
 #: Fields of `StreamSummary` that are fields of the configuration.
 _SETTINGS = (
     *("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "max_msg_size", "num_replicas"),
-    *("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge", "discard", "storage", "persist_mode"),
+    *(
+        "allow_direct",
+        "no_ack",
+        "sealed",
+        "allow_msg_ttl",
+        "deny_purge",
+        "discard",
+        "storage",
+        "persist_mode",
+    ),
     *("allow_msg_schedules", "allow_rollup_hdrs"),
     *("deny_delete", "subject_delete_marker_ttl", "allow_msg_counter", "allow_atomic"),
 )
@@ -190,9 +202,13 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
 
     name, created = (jsapi.field(body, path, str, context) for path in ("config.name", "created"))
     if len(name) > jsapi.LONGEST_NAME:
-        raise ProtocolError(f"cannot {context}: the server's reply has {shown(name)} for config.name")
+        raise ProtocolError(
+            f"cannot {context}: the server's reply has {shown(name)} for config.name"
+        )
     if not reply_time(body, "created", context):
-        raise ProtocolError(f"cannot {context}: the server's reply does not say when the stream was created")
+        raise ProtocolError(
+            f"cannot {context}: the server's reply does not say when the stream was created"
+        )
     counts: dict[str, Any] = {name: jsapi.whole(body, f"state.{name}", context) for name in _COUNTS}
     summary = StreamSummary(
         name=name,
@@ -216,7 +232,11 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         **{name: setting(name) for name in _SETTINGS},
     )
     # Planning makes tasks of these numbers.
-    width, deleted, last = summary.last_seq + 1 - summary.first_kept, summary.num_deleted, summary.last_seq
+    width, deleted, last = (
+        summary.last_seq + 1 - summary.first_kept,
+        summary.num_deleted,
+        summary.last_seq,
+    )
     if width < 0 or summary.messages > width or not 0 <= deleted <= width or last == INT64_MAX:
         raise ProtocolError(
             f"cannot {context}: the server's reply makes no sense: {summary.messages} messages and {shown(deleted)} "
@@ -228,11 +248,17 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
 def _leadership(body: Mapping[str, Any], context: str) -> dict[str, Any]:
     """Return ``leader``, ``led``, ``followed`` and ``term`` of a `StreamSummary`."""
     # A leader lists the other servers of the stream, and since when each is silent ("active").
-    others = [peer for peer in jsapi.field(body, "cluster.replicas", list, context, []) if isinstance(peer, dict)]
+    others = [
+        peer
+        for peer in jsapi.field(body, "cluster.replicas", list, context, [])
+        if isinstance(peer, dict)
+    ]
     leader = jsapi.field(body, "cluster.leader", str, context, "")
     since = jsapi.field(body, "cluster.leader_since", str, context, "")
     led = not others or leader not in {"", *(str(peer.get("name")) for peer in others)}
-    silences = (jsapi.field(peer, "active", int, context, 0) for peer in others if not peer.get("offline"))
+    silences = (
+        jsapi.field(peer, "active", int, context, 0) for peer in others if not peer.get("offline")
+    )
     heard = sum(0 < silence < ELECTION_AFTER for silence in silences)
     followed = led and heard >= (1 + len(others)) // 2
     term = f"{leader} {since}" if since else ""
@@ -256,4 +282,6 @@ def reply_time(
     try:
         return time_nanoseconds(text)
     except ValueError:
-        raise ProtocolError(f"cannot {context}: {what} has {shown(text)} for {path}, which is no time") from None
+        raise ProtocolError(
+            f"cannot {context}: {what} has {shown(text)} for {path}, which is no time"
+        ) from None

@@ -308,7 +308,9 @@ class Timestamp(str):
         """
         if isinstance(value, dt.datetime):
             if value.utcoffset() is None:
-                raise ValueError("a time with its zone (tzinfo), or text such as 2026-03-01T12:00:00Z")
+                raise ValueError(
+                    "a time with its zone (tzinfo), or text such as 2026-03-01T12:00:00Z"
+                )
             value = Nanoseconds.of(value - _EPOCH)
         if not isinstance(value, (str, int)) or isinstance(value, bool):
             raise ValueError("a time such as 2026-03-01T12:00:00Z")

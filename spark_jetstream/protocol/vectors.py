@@ -44,7 +44,9 @@ def load8(data: Any, at: IntArray) -> WordArray:
 def begins_with(data: Any, at: IntArray, text: bytes) -> BoolArray:
     """Where data[at[i]:] begins with `text`, which has at least eight bytes."""
     last = len(text) - 8
-    same: BoolArray = load8(data, at + last if last else at) == np.frombuffer(text, "<u8", 1, last)[0]
+    same: BoolArray = (
+        load8(data, at + last if last else at) == np.frombuffer(text, "<u8", 1, last)[0]
+    )
     for offset in range(0, last, 8):
         same &= load8(data, at + offset) == np.frombuffer(text, "<u8", 1, offset)[0]
     return same

@@ -113,13 +113,21 @@ class Frames:
         subjects = self.subject_end.sum() - self.subject_start.sum()
         dots = self.reply_dots >= 0
         space = self.reply[dots]
-        replies = self.separators[space + self.reply_dots[dots] + 1].sum() - (self.separators[space] + 1).sum()
+        replies = (
+            self.separators[space + self.reply_dots[dots] + 1].sum()
+            - (self.separators[space] + 1).sum()
+        )
         return int(subjects + replies + self.size.sum())
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
         """The header block and the payload of each message, as they came."""
-        for start, head, size in zip(self.line_end.tolist(), self.head.tolist(), self.size.tolist(), strict=True):
-            yield bytes(self.data[start : start + head]), bytes(self.data[start + head : start + size])
+        for start, head, size in zip(
+            self.line_end.tolist(), self.head.tolist(), self.size.tolist(), strict=True
+        ):
+            yield (
+                bytes(self.data[start : start + head]),
+                bytes(self.data[start + head : start + size]),
+            )
 
     def reply_subject(self, index: int) -> str:
         """The reply subject of one message, or an empty text. Bytes that are not UTF-8 become U+FFFD."""
@@ -130,7 +138,16 @@ class Frames:
         return self.lines[first:last].tobytes().decode("utf-8", "replace")
 
 
-_PER_MESSAGE = ("begin", "line_end", "head", "size", "subject_start", "subject_end", "reply", "reply_dots")
+_PER_MESSAGE = (
+    "begin",
+    "line_end",
+    "head",
+    "size",
+    "subject_start",
+    "subject_end",
+    "reply",
+    "reply_dots",
+)
 
 Event = Frames | Status | ApiReply | bytes
 
@@ -145,14 +162,18 @@ class Scanner:
     def __init__(self) -> None:
         self.collect: set[int] = set()
         self.whole: set[int] = set()
-        self._mean = 0  # bytes of a frame in the last run, which choose between walking and reading in bulk
+        self._mean = (
+            0  # bytes of a frame in the last run, which choose between walking and reading in bulk
+        )
 
     def read(self, incoming: Incoming) -> list[Event]:
         """Use what is complete, in the order of the wire. Raises `ProtocolError`, and nothing else."""
         if not incoming.ready:
             return []
         data, begin, end = incoming.data, incoming.begin, incoming.end
-        scan = _scan_by_walk if self._mean >= _BULK_BELOW or end - begin <= _SMALL else _scan_in_bulk
+        scan = (
+            _scan_by_walk if self._mean >= _BULK_BELOW or end - begin <= _SMALL else _scan_in_bulk
+        )
         pieces, used = scan(data, begin, end)
         events: list[Event] = []
         for piece in pieces:
@@ -207,7 +228,9 @@ def _scan_in_bulk(data: bytearray, begin: int, end: int) -> tuple[list[bytes | _
     run = _FrameRun(starts[:chained], feeds[:chained], size[:chained])
     ends = follows[:chained]
     if not ((octets[ends - 1] == _LF) & (octets[ends - 2] == _CR)).all():
-        raise ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
+        raise ProtocolError(
+            "a message on the wire is not followed by a line end: its length is wrong"
+        )
     used = run.end
     # What follows may be a message that is not complete yet, or another kind of line.
     if used < end and chained == len(starts):
@@ -239,13 +262,17 @@ def _scan_by_walk(data: bytearray, at: int, end: int) -> tuple[list[bytes | _Fra
             if after > end:
                 break
             if data[after - 2 : after] != b"\r\n":
-                raise ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
+                raise ProtocolError(
+                    "a message on the wire is not followed by a line end: its length is wrong"
+                )
             begin.append(at)
             feed.append(line_feed)
             sizes.append(size)
         else:
             if _CONTROL.match(data, at) is None:
-                raise ProtocolError(f"the server sent a line of no known kind: {bytes(data[at : min(at + 40, end)])!r}")
+                raise ProtocolError(
+                    f"the server sent a line of no known kind: {bytes(data[at : min(at + 40, end)])!r}"
+                )
             if line_feed - at > MAX_LINE:
                 raise _endless()
             if data[line_feed - 1] != _CR:
@@ -266,7 +293,9 @@ def _message_size(data: bytearray, at: int, line_feed: int) -> int:
         raise ProtocolError(f"a message's control line cannot be read: {shown!r}")
     size = int(digits) if len(digits) < 12 else MAX_FRAME + 1
     if size > MAX_FRAME:
-        raise ProtocolError(f"the server announced a message of {digits[:20].decode()} bytes, more than {MAX_FRAME:,}")
+        raise ProtocolError(
+            f"the server announced a message of {digits[:20].decode()} bytes, more than {MAX_FRAME:,}"
+        )
     return size
 
 
@@ -317,7 +346,9 @@ def _events(data: bytearray, run: _FrameRun, collect: set[int], whole: set[int])
 def _replies(data: bytearray, run: _FrameRun) -> list[tuple[bytes, ApiReply]] | None:
     """Read well-formed messages without reply subject and headers, each with its frame; None if there are others."""
     read = []
-    for begin, feed, size in zip(run.begin.tolist(), run.feed.tolist(), run.size.tolist(), strict=True):
+    for begin, feed, size in zip(
+        run.begin.tolist(), run.feed.tolist(), run.size.tolist(), strict=True
+    ):
         line = _PLAIN.fullmatch(data, begin, feed)
         if line is None:
             return None
@@ -357,14 +388,22 @@ def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
     sid_at = space_at[first_space + 1] + 1
     sid_end = space_at[first_space + 2]
     sid, good = parse_unsigned(lines, sid_at, sid_end)
-    if not (good.all() and (subject_end > subject_start).all() and (space_at[first_space] == subject_start - 1).all()):
-        raise ProtocolError("a message's control line cannot be read: no subject or no subscription id")
+    if not (
+        good.all()
+        and (subject_end > subject_start).all()
+        and (space_at[first_space] == subject_start - 1).all()
+    ):
+        raise ProtocolError(
+            "a message's control line cannot be read: no subject or no subscription id"
+        )
     head = np.zeros(count, np.int64)
     if headed.any():
         rows = np.flatnonzero(headed)
         head[rows], good = parse_unsigned(lines, space_at[last[rows] - 1] + 1, space_at[last[rows]])
         if not (good.all() and (head[rows] <= run.size[rows]).all()):
-            raise ProtocolError("a message's header size cannot be read or is larger than the message")
+            raise ProtocolError(
+                "a message's header size cannot be read or is larger than the message"
+            )
     before_reply = spaces[np.minimum(first_space + 2, len(spaces) - 1)]
     after_reply = spaces[np.minimum(first_space + 3, len(spaces) - 1)]
     dots = np.where(extra == 1, after_reply - before_reply - 1, -1)
@@ -394,7 +433,9 @@ def _answer(frame: Frames, sid: int) -> Status | ApiReply:
         return ApiReply(sid, subject, bytes(frame.data[start : start + size]))
     line = parse_status(frame.data[start : start + head])
     if size != head or line is None:
-        raise ProtocolError("a message without a reply subject, and not a status, came for a pull request")
+        raise ProtocolError(
+            "a message without a reply subject, and not a status, came for a pull request"
+        )
     return Status(sid, subject, line.code, line.description, line.headers)
 
 
@@ -413,4 +454,6 @@ def parse_status(block: bytes | bytearray) -> StatusLine | None:
         return None
     lines = (line.partition(":") for line in match[3].decode("utf-8", "replace").split("\r\n"))
     headers = {name.strip(): value.strip() for name, colon, value in lines if colon}
-    return StatusLine(int(match[1]), brief((match[2] or b"").decode("utf-8", "replace").strip()), headers)
+    return StatusLine(
+        int(match[1]), brief((match[2] or b"").decode("utf-8", "replace").strip()), headers
+    )

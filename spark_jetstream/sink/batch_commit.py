@@ -89,7 +89,9 @@ class BatchCommit:
                 reader.read(replace(state, last_seq=min(last, state.last_seq)), first, stored)
                 found = balance(stored, claims[name], prefix, numbered=True)
             except (PermissionDenied, StreamNotFound) as error:
-                raise DeliveryError(f"{_equal_in(name)}, and the driver cannot read them: {error}; {_REMEDY}") from None
+                raise DeliveryError(
+                    f"{_equal_in(name)}, and the driver cannot read them: {error}; {_REMEDY}"
+                ) from None
             self._refuse_lost(name, found)
             copies += self._store(name, state.created, found.missing, {}, None)
         return copies
@@ -126,7 +128,9 @@ class BatchCommit:
         if now["rows"] != before.get("rows"):
             why = f"it was done with {before.get('rows')} rows, and {now['rows']} came now"
         elif any(now[name] != before.get(name) for name in ("content", "own")):
-            why = f"it was done with {now['rows']} rows, and as many came now, but not the same ones"
+            why = (
+                f"it was done with {now['rows']} rows, and as many came now, but not the same ones"
+            )
         else:
             return
         raise other_rows(self.task, f"batch {self.task.batch}", why)
@@ -141,7 +145,10 @@ class BatchCommit:
         survey = ledger.survey(own_ids=self._own_ids, scheduled="schedule" in self.columns)
         for name, (created, stored) in survey.items():
             found = balance(
-                stored, claims.get(name, np.zeros(0, np.int64)), prefix, numbered=self.options.message_ids == "position"
+                stored,
+                claims.get(name, np.zeros(0, np.int64)),
+                prefix,
+                numbered=self.options.message_ids == "position",
             )
             self._refuse_lost(name, found)
             strangers += found.strangers
@@ -174,7 +181,12 @@ class BatchCommit:
     # Copies
 
     def _store(
-        self, stream: str, created: str, missing: Sequence[Missing], subjects: Subjects, ledger: Ledger | None
+        self,
+        stream: str,
+        created: str,
+        missing: Sequence[Missing],
+        subjects: Subjects,
+        ledger: Ledger | None,
     ) -> int:
         """Store copies of messages of a stream, at `subjects` if it renames messages. Return how many they are."""
         if not missing:
@@ -191,18 +203,26 @@ class BatchCommit:
             for sequences, originals in self._originals(stream, created, sorted(ids)):
                 named = originals
                 if renamed:
-                    named = replace(originals, subject=binaries([subjects[sequence] for sequence in sequences]))
-                for copies, copy_ids in _copied(named, [ids.pop(sequence) for sequence in sequences]):
+                    named = replace(
+                        originals, subject=binaries([subjects[sequence] for sequence in sequences])
+                    )
+                for copies, copy_ids in _copied(
+                    named, [ids.pop(sequence) for sequence in sequences]
+                ):
                     publisher.publish(copies, copy_ids, stream, totals)
                     _refuse(publisher, publisher.take_refused())
             _refuse(publisher, publisher.flush())
         if ids:
-            raise DeliveryError(f"{_equal_in(stream)}, and it has removed {len(ids)} of them meanwhile; {_REMEDY}")
+            raise DeliveryError(
+                f"{_equal_in(stream)}, and it has removed {len(ids)} of them meanwhile; {_REMEDY}"
+            )
         new = totals.stored - totals.duplicates
         log.info("stream %s has got %d copies of rows that several tasks have", stream, new)
         return new
 
-    def _originals(self, stream: str, created: str, wanted: Sequence[int]) -> Iterator[tuple[list[int], Rows]]:
+    def _originals(
+        self, stream: str, created: str, wanted: Sequence[int]
+    ) -> Iterator[tuple[list[int], Rows]]:
         """Yield messages of a stream as the rows they were, with their sequences, which ascend."""
         settings = PullSettings(
             batch=_NEAR,
@@ -219,9 +239,7 @@ class BatchCommit:
                     yield pulled.sequences[chosen].tolist(), _as_rows(pulled[chosen])
 
 
-_REMEDY = (
-    "make the rows distinct, or drop column sequence, or set option messageIds to content, which stores equal rows once"
-)
+_REMEDY = "make the rows distinct, or drop column sequence, or set option messageIds to content, which stores equal rows once"
 
 
 def _refuse_parted_groups(reports: Sequence[TaskReport]) -> None:
@@ -291,7 +309,9 @@ def _as_rows(pulled: Delivered) -> Rows:
     return Rows(numbers, pulled.raw_subjects(), binaries(data), binaries(lines), None)
 
 
-def _copied(originals: Rows, ids: Sequence[Sequence[bytes]]) -> Iterator[tuple[Rows, pa.BinaryArray]]:
+def _copied(
+    originals: Rows, ids: Sequence[Sequence[bytes]]
+) -> Iterator[tuple[Rows, pa.BinaryArray]]:
     """Yield each row as often as it has ids, with these, some at a time."""
     row_of = np.repeat(np.arange(len(originals)), [len(some) for some in ids])
     flat = list(itertools.chain.from_iterable(ids))

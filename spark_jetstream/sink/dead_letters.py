@@ -50,7 +50,11 @@ def dead_letters(
         ]
         own += _commands(row)
         cut = DEAD_LETTER + b"Size: %d" % len(payload)
-        kept = [line for line in row.lines.split(b"\r\n") if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])]
+        kept = [
+            line
+            for line in row.lines.split(b"\r\n")
+            if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])
+        ]
         fixed = [*own, cut]
         if identifier is not None:
             ids.append(_id(row, identifier))
@@ -100,7 +104,9 @@ def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
     alone = replace(row.rows.take(np.array([row.index])), msg_id=None)
     if row.message_id is None:
         # Two rows that differ only in what cannot be stored, as null from no payload, differ in their reasons.
-        alone = replace(alone, lines=binaries([row.lines + DEAD_LETTER + b"Reason: " + row.reason.encode()]))
+        alone = replace(
+            alone, lines=binaries([row.lines + DEAD_LETTER + b"Reason: " + row.reason.encode()])
+        )
     return bytes(identifier.ids(alone)[0].as_py())
 
 

@@ -46,7 +46,9 @@ class Encoded:
         return memoryview(self.data)[int(self.bounds[first]) : int(self.bounds[last])]
 
 
-def _own_lines(rows: Rows, ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray | bytes:
+def _own_lines(
+    rows: Rows, ids: pa.BinaryArray | None, stream: str | None
+) -> pa.BinaryArray | bytes:
     """The sink's own header lines: bytes if they are the same for every row, empty if there are none."""
     expected = b"" if stream is None else f"Nats-Expected-Stream: {stream}\r\n".encode()
     before = piece(expected)
@@ -60,7 +62,13 @@ def _own_lines(rows: Rows, ids: pa.BinaryArray | None, stream: str | None) -> pa
 
 
 def encode(
-    rows: Rows, ids: pa.BinaryArray | None, stream: str | None, *, inbox: str, first_number: int, shared: bool = False
+    rows: Rows,
+    ids: pa.BinaryArray | None,
+    stream: str | None,
+    *,
+    inbox: str,
+    first_number: int,
+    shared: bool = False,
 ) -> Encoded:
     """Return the frames of rows. Row i asks for its acknowledgement at `<inbox>.<first_number + i>`.
 
@@ -74,8 +82,14 @@ def encode(
         edges = np.concatenate(([0], rows.ends))
         at = np.repeat(edges[:-1], np.diff(edges))
         number = first_number + np.searchsorted(edges, at)
-        parts = [piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()), decimal(as_arrow(number))]
-        parts += [piece(b"\r\nNats-Batch-Sequence: "), decimal(as_arrow(np.arange(1, count + 1) - at))]
+        parts = [
+            piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()),
+            decimal(as_arrow(number)),
+        ]
+        parts += [
+            piece(b"\r\nNats-Batch-Sequence: "),
+            decimal(as_arrow(np.arange(1, count + 1) - at)),
+        ]
         last = as_arrow(np.isin(np.arange(1, count + 1), edges))
         parts += [pc.if_else(last, piece(b"\r\nNats-Batch-Commit: 1\r\n"), _LINE_END), NOTHING]
         rows = replace(rows, lines=pc.binary_join_element_wise(rows.lines, *parts))
@@ -101,7 +115,12 @@ def encode(
         def where(part: Any) -> pa.BinaryArray:
             return pc.if_else(has, part, NOTHING)
 
-        parts = [pc.if_else(has, _HPUB, _PUB), *parts, where(decimal(as_arrow(head_size))), where(_BLANK)]
+        parts = [
+            pc.if_else(has, _HPUB, _PUB),
+            *parts,
+            where(decimal(as_arrow(head_size))),
+            where(_BLANK),
+        ]
         parts += [_number(size), _LINE_END, where(piece(_VERSION))]
         parts += [piece(own) if isinstance(own, bytes) else own, rows.lines, where(_LINE_END)]
     joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, NOTHING)

@@ -90,7 +90,9 @@ def balance(stored: StoredIds, claims: IntArray, prefix: bytes, *, numbered: boo
         new = _next_numbers(set(numbers[mine].tolist()), int(needed[row] - held[row]))
         ids = [id_of_key(bytes(distinct[row]), number, prefix) for number in new]
         missing.append(Missing(sequences[mine].tolist(), ids))
-    return Balance(missing, strangers + int(different.sum()), int((surplus - different).sum()), lost)
+    return Balance(
+        missing, strangers + int(different.sum()), int((surplus - different).sum()), lost
+    )
 
 
 def _claimed(sequences: IntArray, claims: IntArray) -> tuple[IntArray, IntArray]:

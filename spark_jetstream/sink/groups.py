@@ -35,17 +35,25 @@ def _codes(rows: Rows) -> npt.NDArray[np.int32]:
 
 def whole_groups(held: Sequence[Rows], most: int, size: int) -> Iterator[Rows]:
     """Yield the rows in whole groups: about `most` rows, or `size` bytes, at a time, and never a part of a group."""
-    subject, data, lines = (pa.concat_arrays([vars(one)[key] for one in held]) for key in ("subject", "data", "lines"))
+    subject, data, lines = (
+        pa.concat_arrays([vars(one)[key] for one in held]) for key in ("subject", "data", "lines")
+    )
     msg_id = None if held[0].msg_id is None else pa.concat_arrays([part.msg_id for part in held])
     starts = np.cumsum([0, *map(len, held)]).tolist()
-    faults = {start + at: why for start, part in zip(starts, held, strict=False) for at, why in part.faults.items()}
+    faults = {
+        start + at: why
+        for start, part in zip(starts, held, strict=False)
+        for at, why in part.faults.items()
+    }
     origin = None if held[0].origin is None else pa.concat_arrays([part.origin for part in held])
     numbers = np.concatenate([part.number for part in held])
     rows = Rows(numbers, subject, data, lines, msg_id, faults, origin=origin)
     codes = _codes(rows)
     order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
     sizes = lengths(subject) + lengths(data) + lengths(lines)
-    cuts = ends[np.flatnonzero(np.diff(ends // most + np.cumsum(sizes[order])[ends - 1] // size, append=-1))]
+    cuts = ends[
+        np.flatnonzero(np.diff(ends // most + np.cumsum(sizes[order])[ends - 1] // size, append=-1))
+    ]
     for begin, end in pairwise([0, *cuts.tolist()]):
         yield rows.take(order[begin:end])
 
@@ -57,10 +65,15 @@ def sorted_out(rows: Rows, missing: IntArray) -> tuple[list[RefusedRow], Rows]:
     """
     edges = np.flatnonzero(np.diff(_codes(rows), prepend=-1, append=-1)).tolist()
     ids = [None] * len(rows) if rows.msg_id is None else rows.msg_id.to_pylist()
-    expecting = frozenset(np.flatnonzero(flags(pc.match_substring_regex(rows.lines, _EXPECTS))).tolist())
+    expecting = frozenset(
+        np.flatnonzero(flags(pc.match_substring_regex(rows.lines, _EXPECTS))).tolist()
+    )
     refused, kept, ends = list[RefusedRow](), list[int](), list[int]()
     for at in map(range, edges, edges[1:]):
-        left, fault = int(np.isin(rows.number[at], missing).sum()), next(filter(rows.faults.get, at), None)
+        left, fault = (
+            int(np.isin(rows.number[at], missing).sum()),
+            next(filter(rows.faults.get, at), None),
+        )
         if len(at) > _LARGEST:
             why = f"a group has at most {_LARGEST:,} rows"
         elif fault is not None:

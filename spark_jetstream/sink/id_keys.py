@@ -18,7 +18,11 @@ _PARTS = re.compile(rb"(dead\.)?([0-9a-f]{%d})(?:\.(\d{1,9}))?(\.dead)?" % _HEX)
 Keys = npt.NDArray[np.bytes_]
 """Ids of a batch in 16 bytes each: the digest, then the number of the row and the kind of the id, big-endian."""
 
-_ROW, _REFUSED_UNSENT, _REFUSED = 0, 1, 2  # kinds: of a row; of a dead letter, of a row that had no id, or had one
+_ROW, _REFUSED_UNSENT, _REFUSED = (
+    0,
+    1,
+    2,
+)  # kinds: of a row; of a dead letter, of a row that had no id, or had one
 _KINDS = 4
 _KEY = DIGEST + 4
 _NIBBLES = np.full(256, 255, np.uint8)
@@ -33,7 +37,9 @@ def batch_keys(ids: pa.BinaryArray, prefix: bytes) -> tuple[Keys, IntArray]:
     ids = pc.fill_null(ids, NOTHING)
     plain = _plain_keys(ids, prefix)
     keys, indices = plain
-    others = np.setdiff1d(np.flatnonzero(flags(pc.starts_with(ids, prefix))), indices, assume_unique=True)
+    others = np.setdiff1d(
+        np.flatnonzero(flags(pc.starts_with(ids, prefix))), indices, assume_unique=True
+    )
     more = list[bytes]()
     found = list[int]()
     for index in others.tolist():
@@ -53,7 +59,9 @@ def _plain_keys(ids: pa.BinaryArray, prefix: bytes) -> tuple[Keys, IntArray]:
     """Return the keys of the ids that are a prefix and a hash, as nearly all are, and their indices."""
     count = len(ids)
     width = len(prefix) + _HEX
-    offsets = np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + count + 1].astype(np.int64)
+    offsets = np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + count + 1].astype(
+        np.int64
+    )
     fitting = np.flatnonzero(np.diff(offsets) == width)
     octets = np.frombuffer(ids.buffers()[2] or b"", np.uint8)
     texts = octets[offsets[fitting][:, np.newaxis] + np.arange(width)]
@@ -79,7 +87,9 @@ def rows_of_keys(keys: Keys) -> tuple[Keys, IntArray]:
     """Return what tells the rows of keys apart, equal ones not among them, and the numbers of equal ones."""
     octets = np.ascontiguousarray(keys).view(np.uint8).reshape(-1, _KEY)
     tails = np.ascontiguousarray(octets[:, DIGEST:]).view(">u4").reshape(-1).astype(np.int64)
-    rows = np.concatenate((octets[:, :DIGEST], (tails % _KINDS).astype(np.uint8)[:, np.newaxis]), axis=1)
+    rows = np.concatenate(
+        (octets[:, :DIGEST], (tails % _KINDS).astype(np.uint8)[:, np.newaxis]), axis=1
+    )
     return np.ascontiguousarray(rows).view(f"S{DIGEST + 1}").reshape(-1), tails // _KINDS
 
 

@@ -42,11 +42,18 @@ class IdReader:
         deadline = Deadline(self._requests.retry_timeout)
         at = first
         while at <= state.last_seq:
-            at = self._scan(SequenceRange(state.name, at, state.last_seq + 1, None, state.created), stored) + 1
+            at = (
+                self._scan(
+                    SequenceRange(state.name, at, state.last_seq + 1, None, state.created), stored
+                )
+                + 1
+            )
             if at > state.last_seq:
                 return
             # The last messages were removed, or a replica that lags behind served the reader: only the leader knows.
-            unread = self._requests.call(partial(next_message, stream=state.name, subject=">", sequence=at))
+            unread = self._requests.call(
+                partial(next_message, stream=state.name, subject=">", sequence=at)
+            )
             if unread is None:
                 return
             if deadline.expired:

@@ -80,7 +80,9 @@ def questions(known: Sequence[RefusedRow]) -> tuple[Rows, pa.BinaryArray]:
     """
     lines = repeated(b"Nats-Rollup: none\r\n", len(known))
     nothing = repeated(b"", len(known))
-    rows = Rows(np.arange(len(known)), binaries([row.raw_subject for row in known]), nothing, lines, None)
+    rows = Rows(
+        np.arange(len(known)), binaries([row.raw_subject for row in known]), nothing, lines, None
+    )
     return rows, binaries([row.message_id for row in known])
 
 

@@ -73,7 +73,14 @@ class BucketColumns(Columns):
     payload: ClassVar[str] = "value"
 
 
-def rows_of(batch: pa.RecordBatch, columns: Columns, prefix: str, first_number: int, *, history: bool = False) -> Rows:
+def rows_of(
+    batch: pa.RecordBatch,
+    columns: Columns,
+    prefix: str,
+    first_number: int,
+    *,
+    history: bool = False,
+) -> Rows:
     """Return the rows of a record batch whose columns `BucketColumns.check` has checked.
 
     `prefix` begins subjects. With `history` the bucket keeps more than one revision of a key.
@@ -94,11 +101,24 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, prefix: str, first_number: 
             data = pc.if_else(removed, NOTHING, data)
         if history and "ttl" in given:
             # When the mark expires, the value before it is the key's again.
-            mortal = pc.and_(as_arrow(operations == _DELETE), pc.not_equal(as_bytes(given["ttl"]), piece(b"never")))
-            note(faults, mortal, "operation DELETE can have no ttl in a bucket that keeps older revisions: use PURGE")
-    note(faults, pc.is_null(data), "column value is null, which only a row with operation DELETE or PURGE may be")
+            mortal = pc.and_(
+                as_arrow(operations == _DELETE),
+                pc.not_equal(as_bytes(given["ttl"]), piece(b"never")),
+            )
+            note(
+                faults,
+                mortal,
+                "operation DELETE can have no ttl in a bucket that keeps older revisions: use PURGE",
+            )
+    note(
+        faults,
+        pc.is_null(data),
+        "column value is null, which only a row with operation DELETE or PURGE may be",
+    )
     lines = with_ttl_and_expected(lines, given, "expected_revision", faults)
-    subject = pc.binary_join_element_wise(piece(prefix.encode()), pc.fill_null(key, NOTHING), NOTHING)
+    subject = pc.binary_join_element_wise(
+        piece(prefix.encode()), pc.fill_null(key, NOTHING), NOTHING
+    )
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     return Rows(numbers, subject, pc.fill_null(data, NOTHING), lines, None, faults)
 
@@ -119,7 +139,10 @@ def _operations(operation: pa.BinaryArray, faults: dict[int, str]) -> IntArray:
     """Return the operation of each row, and note unknown ones. Looks at each distinct word once."""
     coded = operation.dictionary_encode("encode")
     distinct: list[bytes | None] = coded.dictionary.to_pylist()
-    kinds = np.array([_PUT if word is None else _OPERATIONS.get(word.upper(), _UNKNOWN) for word in distinct], np.int64)
+    kinds = np.array(
+        [_PUT if word is None else _OPERATIONS.get(word.upper(), _UNKNOWN) for word in distinct],
+        np.int64,
+    )
     codes = as_vector(coded.indices)
     operations: IntArray = kinds[codes]
     for index in np.flatnonzero(operations == _UNKNOWN).tolist():

@@ -28,7 +28,14 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.arrow import as_arrow, binaries
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.protocol.pub_ack import Refusal
-from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
+from spark_jetstream.sink.kv import (
+    BucketColumns,
+    expected_revision,
+    expecting,
+    is_marker,
+    rounds,
+    rows_of,
+)
 from spark_jetstream.sink.message_ids import Scheme
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
@@ -56,7 +63,12 @@ class _KeyWriter(TaskWriter):
     """Writes the rows of one task to a bucket, the rows of each key one after the other."""
 
     def __init__(
-        self, connect: Connect, options: SinkOptions, columns: BucketColumns, task: WriteTask, bucket: KeyBucket
+        self,
+        connect: Connect,
+        options: SinkOptions,
+        columns: BucketColumns,
+        task: WriteTask,
+        bucket: KeyBucket,
     ) -> None:
         # A key's last row wins, so the order of rows counts, which a partition keeps.
         scheme = None if options.delivery == "at-least-once" else Scheme()
@@ -64,14 +76,18 @@ class _KeyWriter(TaskWriter):
         self._bucket = bucket
         self._requests = Requests(connect, options.connection.retry_timeout)
         self._revisions = HashMap()  # the latest revision of each key that the task has stored
-        self._sent: list[tuple[InFlight, list[bytes]]] = []  # rows in flight, with the subjects of their keys
+        self._sent: list[
+            tuple[InFlight, list[bytes]]
+        ] = []  # rows in flight, with the subjects of their keys
         self._subjects_in_flight: set[bytes] = set()
         # By row number, the header lines of rows that replace a marker, and how often each was sent again:
         self._creating: dict[int, tuple[bytes, int]] = {}
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
         bucket = self._bucket
-        return rows_of(batch, self._columns, bucket.origin.write_prefix, first_number, history=bucket.history)
+        return rows_of(
+            batch, self._columns, bucket.origin.write_prefix, first_number, history=bucket.history
+        )
 
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         turns = list(rounds(rows.subject))
@@ -79,7 +95,11 @@ class _KeyWriter(TaskWriter):
         # Rows that wait for each other need each answer at once: reading answers by the thousand is a few ms late.
         self.publisher.paced = whole
         for at in turns:
-            turn, turn_ids = (rows, ids) if whole else (rows.take(at), None if ids is None else ids.take(as_arrow(at)))
+            turn, turn_ids = (
+                (rows, ids)
+                if whole
+                else (rows.take(at), None if ids is None else ids.take(as_arrow(at)))
+            )
             subjects = turn.subject.to_pylist()
             self._settle_answered()
             # No row with one of these subjects may be in flight.
@@ -96,7 +116,9 @@ class _KeyWriter(TaskWriter):
             self._settle_answered()
         super().finish()
 
-    def _publish(self, rows: Rows, ids: pa.BinaryArray | None, subjects: list[bytes], counted: Totals) -> None:
+    def _publish(
+        self, rows: Rows, ids: pa.BinaryArray | None, subjects: list[bytes], counted: Totals
+    ) -> None:
         self._sent.append((self.publisher.publish(rows, ids, None, counted), subjects))
         self._subjects_in_flight.update(subjects)
 
@@ -106,7 +128,9 @@ class _KeyWriter(TaskWriter):
         self._sent = [(flight, subjects) for flight, subjects in self._sent if flight.unanswered]
         if answered:
             # Computed anew: a key of an answered row may be in flight again, to replace a marker.
-            self._subjects_in_flight = set(itertools.chain.from_iterable(subjects for _, subjects in self._sent))
+            self._subjects_in_flight = set(
+                itertools.chain.from_iterable(subjects for _, subjects in self._sent)
+            )
         for flight, subjects in answered if self.message_ids is not None else ():
             keys = subject_hashes(flight.portion.rows.subject)
             stored = flight.sequences > 0
@@ -117,7 +141,10 @@ class _KeyWriter(TaskWriter):
             self._revisions.put(keys[stored], flight.sequences[stored])
             at = np.flatnonzero(early)
             if len(at):
-                log.info("%d rows are stored before earlier rows of their keys: they are sent once more", len(at))
+                log.info(
+                    "%d rows are stored before earlier rows of their keys: they are sent once more",
+                    len(at),
+                )
                 again = [subjects[index] for index in at]
                 self._publish(flight.portion.rows.take(at), None, again, self._resent)
 
@@ -167,7 +194,9 @@ class _KeyWriter(TaskWriter):
     def _last(self, row: RefusedRow) -> RawMessage | None:
         stream, subject = self._bucket.origin.stream, self._bucket.stored_at(row.subject)
         prefix = self._bucket.api_prefix
-        return self._requests.call(lambda connection: last_message(connection, stream, subject, prefix=prefix))
+        return self._requests.call(
+            lambda connection: last_message(connection, stream, subject, prefix=prefix)
+        )
 
     def _is_stored(self, row: RefusedRow, last: RawMessage) -> bool:
         """Whether the latest revision is this row, or a later row of the task that an earlier attempt has stored."""

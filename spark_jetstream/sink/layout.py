@@ -26,7 +26,9 @@ _FIRST_WITH_STREAMS = (4, 1)
 """The first Spark whose streaming queries are adaptive, as long as they have no state."""
 
 
-def is_adaptive(local_property: Callable[[str], str | None], *, streaming: bool, spark: str) -> bool:
+def is_adaptive(
+    local_property: Callable[[str], str | None], *, streaming: bool, spark: str
+) -> bool:
     """Whether adaptive query execution may be on for a task with these local properties, as it is by default.
 
     `spark` is the version of Spark. Tasks know only the settings that differ from their defaults.

@@ -51,7 +51,12 @@ from spark_jetstream.protocol.arrow import IntArray, binaries
 from spark_jetstream.protocol.conventions import ledger_label
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
 from spark_jetstream.sink.id_reader import IdReader
-from spark_jetstream.sink.ledger_batch import TRIES, BatchRecord, begun_already, begun_by_old_release
+from spark_jetstream.sink.ledger_batch import (
+    TRIES,
+    BatchRecord,
+    begun_already,
+    begun_by_old_release,
+)
 from spark_jetstream.sink.ledger_entry import BUCKET, OLD_RUN, STREAM, Slot, TaskEntry, fought_over
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.report import TaskReport
@@ -89,17 +94,25 @@ class Ledger:
         self.batch = BatchRecord(self._requests, task, _LEASE, time.monotonic)
         self._stream = options.stream
         self._task = task
-        self._slot = Slot(self._requests, f"{task.write}.{task.place}", task.expires, TaskEntry.from_json)
-        self._entry = TaskEntry(task.batch, task.run, secrets.token_hex(8), _LEASE)  # as this attempt writes it
+        self._slot = Slot(
+            self._requests, f"{task.write}.{task.place}", task.expires, TaskEntry.from_json
+        )
+        self._entry = TaskEntry(
+            task.batch, task.run, secrets.token_hex(8), _LEASE
+        )  # as this attempt writes it
         self._reader = IdReader(self._requests, ledger_label(self._entry.attempt))
         self._prefix = task.prefix.encode()
         self._own_ids = False  # whether rows may have ids of the user's
         self._scheduled = False  # whether rows may be schedules
         self._seen = 0.0  # when the entry was last asked for and had this attempt's name
         self._written = 0.0  # when this attempt last wrote its entry
-        self._window = float("inf")  # the shortest duplicate window of the noted streams, in seconds
+        self._window = float(
+            "inf"
+        )  # the shortest duplicate window of the noted streams, in seconds
         self._patterns: dict[str, re.Pattern[str]] = {}  # the subjects of the noted streams
-        self._stored: dict[str, StoredIds] = {}  # what earlier attempts have stored, and some of what this one has
+        self._stored: dict[
+            str, StoredIds
+        ] = {}  # what earlier attempts have stored, and some of what this one has
         self._taken_over = float("inf")  # when this attempt took the task over from another one
         self._looked = float("inf")  # when it last looked for what that one has stored
         self._scanned: dict[str, int] = {}  # up to which sequence of each stream it has looked
@@ -174,9 +187,13 @@ class Ledger:
         if not self.batch.entry.done:
             self._refuse_other_target(list(finished.streams))
             if rows != finished.rows:
-                raise self._other_rows(f"it was done with {finished.rows} rows, and {rows} came now")
+                raise self._other_rows(
+                    f"it was done with {finished.rows} rows, and {rows} came now"
+                )
             if not same:
-                raise self._other_rows(f"it was done with {rows} rows, and as many came now, but not the same ones")
+                raise self._other_rows(
+                    f"it was done with {rows} rows, and as many came now, but not the same ones"
+                )
         if same:
             return finished
         return TaskReport(
@@ -261,7 +278,11 @@ class Ledger:
         return self._places(self._stored, ids, subjects, stream)
 
     def _places(
-        self, stored: Mapping[str, StoredIds], ids: pa.BinaryArray, subjects: pa.BinaryArray, stream: str | None
+        self,
+        stored: Mapping[str, StoredIds],
+        ids: pa.BinaryArray,
+        subjects: pa.BinaryArray,
+        stream: str | None,
     ) -> Places:
         places: Places = {}
         left = np.ones(len(ids), np.bool_)
@@ -270,7 +291,9 @@ class Ledger:
             found = (sequences > 0) & left
             if self._own_ids:
                 for index in np.flatnonzero(found).tolist():
-                    found[index] = self._is_row(ids[index].as_py(), subjects[index].as_py(), name, stream)
+                    found[index] = self._is_row(
+                        ids[index].as_py(), subjects[index].as_py(), name, stream
+                    )
             left &= ~found
             indices = np.flatnonzero(found)
             if len(indices):
@@ -309,7 +332,12 @@ class Ledger:
                 for index, sequence in zip(found.tolist(), sequences.tolist(), strict=True):
                     places[at[index]] = name, sequence
         count = sum(place is not None for place in places)
-        log.info("ledger entry %s: %d of %d rows without an answer are stored", self._slot.key, count, len(rows))
+        log.info(
+            "ledger entry %s: %d of %d rows without an answer are stored",
+            self._slot.key,
+            count,
+            len(rows),
+        )
         return places
 
     def survey(self, *, own_ids: bool, scheduled: bool) -> dict[str, tuple[str, StoredIds]]:
@@ -329,7 +357,9 @@ class Ledger:
                 state = None
             if state is None or state.created != note["created"]:
                 log.warning(
-                    "stream %s was deleted since %s was begun: its rows are not compared", name, self._task.where
+                    "stream %s was deleted since %s was begun: its rows are not compared",
+                    name,
+                    self._task.where,
                 )
                 continue
             self._reader.read(state, max(int(note["next"]), state.first_kept), stored)
@@ -359,7 +389,10 @@ class Ledger:
         if known is None and not batch.earlier:
             return
         self.resumed = True
-        log.info("ledger entry %s: another attempt has begun this task, or another run this batch", self._slot.key)
+        log.info(
+            "ledger entry %s: another attempt has begun this task, or another run this batch",
+            self._slot.key,
+        )
         self._wait(known)
         self._looked = self._taken_over = time.monotonic()
         # Rows of an earlier run may have been in any partition.
@@ -387,11 +420,16 @@ class Ledger:
         The last look is so late that no row can come after it.
         """
         now = time.monotonic()
-        if now - self._looked < self._window / 2 or self._looked - self._taken_over > self._window + _STRAGGLERS:
+        if (
+            now - self._looked < self._window / 2
+            or self._looked - self._taken_over > self._window + _STRAGGLERS
+        ):
             return
         self._looked = now
         for name, last in self._scanned.items():
-            state, _ = self._read_since(name, self._entry.streams[name], last + 1, self._stored[name])
+            state, _ = self._read_since(
+                name, self._entry.streams[name], last + 1, self._stored[name]
+            )
             self._scanned[name] = state.last_seq
 
     def _read_since(
@@ -448,7 +486,11 @@ class Ledger:
         context = f"read the state of stream {name}, which delivery exactly-once needs"
         state = self._requests.stream(name, context)
         # A server that led the stream before names an end that is too early.
-        return state if state.followed else self._requests.call(partial(settled_info, name=name, context=context))
+        return (
+            state
+            if state.followed
+            else self._requests.call(partial(settled_info, name=name, context=context))
+        )
 
     # The entry
 
@@ -463,7 +505,9 @@ class Ledger:
         return other_rows(self._task, self._task.where, why)
 
     def _superseded(self) -> DeliveryError:
-        return DeliveryError(f"another attempt of {self._task.where} has taken over; this one stores nothing more")
+        return DeliveryError(
+            f"another attempt of {self._task.where} has taken over; this one stores nothing more"
+        )
 
 
 def other_rows(task: WriteTask, what: str, why: str) -> DeliveryError:

@@ -32,7 +32,9 @@ class BatchRecord:
     raise `DeliveryError` if another run owns the batch, and what `Requests.call` does.
     """
 
-    def __init__(self, requests: Requests, task: WriteTask, lease: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, requests: Requests, task: WriteTask, lease: float, clock: Callable[[], float]
+    ) -> None:
         self.entry = BatchEntry(task.batch, task.run, lease)
         self.seen = float("-inf")
         self._clock = clock

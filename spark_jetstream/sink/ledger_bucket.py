@@ -9,7 +9,13 @@ from typing import Any
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import ApiError, DeliveryError, PermissionDenied, StreamExists, StreamNotFound
+from spark_jetstream.errors import (
+    ApiError,
+    DeliveryError,
+    PermissionDenied,
+    StreamExists,
+    StreamNotFound,
+)
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import MESSAGE_TTL
 from spark_jetstream.protocol.stream import StreamSummary
@@ -65,7 +71,9 @@ def _create(requests: Requests, replicas: int, *, with_ttl: bool) -> None:
     except (ApiError, PermissionDenied) as error:
         bounded = isinstance(error, ApiError) and error.err_code == _MAX_BYTES_REQUIRED
         command = _command(replicas, with_ttl=with_ttl, bounded=bounded)
-        raise DeliveryError(f"{error}; make it beforehand ({command}), or set delivery to deduplicated") from None
+        raise DeliveryError(
+            f"{error}; make it beforehand ({command}), or set delivery to deduplicated"
+        ) from None
 
 
 def _send(connection: Connection, replicas: int) -> None:

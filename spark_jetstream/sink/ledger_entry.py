@@ -64,7 +64,9 @@ class _LedgerEntry(ABC):
             entry = cls(**content)
             entry._check()
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            raise DeliveryError(f"ledger entry {key} of bucket {BUCKET} cannot be read: {data[:200]!r}") from None
+            raise DeliveryError(
+                f"ledger entry {key} of bucket {BUCKET} cannot be read: {data[:200]!r}"
+            ) from None
         return entry
 
     @classmethod
@@ -147,7 +149,11 @@ class Slot(Generic[E]):
     """
 
     def __init__(
-        self, requests: Requests, key: str, expires: float | None, from_json: Callable[[bytes, str], E]
+        self,
+        requests: Requests,
+        key: str,
+        expires: float | None,
+        from_json: Callable[[bytes, str], E],
     ) -> None:
         self.key = key
         self.revision = 0
@@ -160,7 +166,9 @@ class Slot(Generic[E]):
     def read(self) -> tuple[E | None, int]:
         """Return the entry, None if there is none, and its revision. Raises `DeliveryError` if it cannot be read."""
         try:
-            message = self._requests.call(lambda connection: last_message(connection, STREAM, self._subject))
+            message = self._requests.call(
+                lambda connection: last_message(connection, STREAM, self._subject)
+            )
         except StreamNotFound:
             raise DeliveryError(
                 f"delivery exactly-once needs the Key-Value bucket {BUCKET}, which does not exist: it is made when a "
@@ -186,7 +194,9 @@ class Slot(Generic[E]):
             if connection.prefix != jsapi.DEFAULT_PREFIX:
                 subject = f"{connection.prefix}.{subject}"
             try:
-                reply = jsapi.reply(connection.request(subject, body, headers=guard, context=context), context)
+                reply = jsapi.reply(
+                    connection.request(subject, body, headers=guard, context=context), context
+                )
             except ApiError as error:
                 if error.err_code != WRONG_REVISION:
                     raise
@@ -197,7 +207,10 @@ class Slot(Generic[E]):
                 if revision <= self.revision:
                     # No other attempt has written, as far as this leader knows: it may not have applied its log yet.
                     raise ServerBusy(
-                        str(error), code=error.code, err_code=error.err_code, description=error.description
+                        str(error),
+                        code=error.code,
+                        err_code=error.err_code,
+                        description=error.description,
                     ) from None
                 return None
             return int(jsapi.field(reply, "seq", int, context))
@@ -211,4 +224,6 @@ class Slot(Generic[E]):
 
 def fought_over(slot: Slot[Any]) -> DeliveryError:
     """Return the error for a key that another process writes again and again."""
-    return DeliveryError(f"ledger entry {slot.key} of bucket {BUCKET} has two writers: is the query running twice?")
+    return DeliveryError(
+        f"ledger entry {slot.key} of bucket {BUCKET} has two writers: is the query running twice?"
+    )

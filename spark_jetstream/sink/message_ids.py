@@ -171,7 +171,9 @@ class MessageIds:
         text = digests.hex().encode()
         offsets = np.arange(0, len(text) + 1, 2 * DIGEST, dtype=np.int32)
         ordinals = self._ordinals(digests) if self._scheme.number else NOTHING
-        return pc.binary_join_element_wise(prefixes, binary(count, offsets, text), ordinals, NOTHING)
+        return pc.binary_join_element_wise(
+            prefixes, binary(count, offsets, text), ordinals, NOTHING
+        )
 
     def _ordinals(self, digests: bytes) -> pa.BinaryArray | pa.BinaryScalar:
         """What follows the hash: nothing for the first row with it, `.1` for the second, and so on.
@@ -230,4 +232,6 @@ def _digests(contents: pa.BinaryArray) -> bytes:
     bounds = np.frombuffer(offset_buffer, np.int32, len(contents) + 1).tolist()
     view = memoryview(data) if data is not None else memoryview(b"")
     blake = hashlib.blake2b
-    return b"".join([blake(view[begin:end], digest_size=DIGEST).digest() for begin, end in pairwise(bounds)])
+    return b"".join(
+        [blake(view[begin:end], digest_size=DIGEST).digest() for begin, end in pairwise(bounds)]
+    )

@@ -11,7 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.buckets.object_content import chunks
-from spark_jetstream.buckets.object_store import NewObject, ObjectStream, ObjectUploads, StoredUpload
+from spark_jetstream.buckets.object_store import (
+    NewObject,
+    ObjectStream,
+    ObjectUploads,
+    StoredUpload,
+)
 from spark_jetstream.buckets.objects import meta_subject, name_fault
 from spark_jetstream.buckets.uploads import Disposition, ObjectNotStored, UploadSettings
 from spark_jetstream.client.requests import Connect
@@ -55,7 +60,9 @@ class ObjectRow:
     problem: str | None
 
 
-def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int) -> Iterator[ObjectRow]:
+def object_rows(
+    batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
+) -> Iterator[ObjectRow]:
     """Yield the rows of a record batch whose columns `ObjectColumns.check` has checked."""
     given = columns.of(batch)
     names, contents, headers = given["name"], given["content"], given.get("headers")
@@ -73,7 +80,9 @@ def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
             problem = "column name is null" if name is None else "column name is empty"
         if not present[index]:
             # The source leaves it out with contentOff.
-            problem = problem or "column content is null: an object without bytes is empty, not null"
+            problem = (
+                problem or "column content is null: an object without bytes is empty, not null"
+            )
         part = content[ends[index] : ends[index + 1]]
         yield ObjectRow(first_number + index, name or "", part, own_headers, problem)
 
@@ -103,7 +112,11 @@ def _headers(
 
 
 def write_objects(
-    batches: Iterable[pa.RecordBatch], connect: Connect, options: SinkOptions, columns: ObjectColumns, task: WriteTask
+    batches: Iterable[pa.RecordBatch],
+    connect: Connect,
+    options: SinkOptions,
+    columns: ObjectColumns,
+    task: WriteTask,
 ) -> TaskReport:
     """Store all rows of a task as objects, in their order, and return what is stored.
 
@@ -143,7 +156,9 @@ def _store(uploads: ObjectUploads, row: ObjectRow, where: str, totals: Totals) -
     bucket = uploads.stream.bucket
     place = f"row {row.number} of {where}, object {row.name[:200]!r} of bucket {bucket}"
     already = totals.stored_already("object")
-    wanted = NewObject(name=row.name, parts=lambda size: chunks(row.content, size), headers=row.headers)
+    wanted = NewObject(
+        name=row.name, parts=lambda size: chunks(row.content, size), headers=row.headers
+    )
     try:
         if row.problem is not None:
             raise ObjectNotStored(row.problem, Disposition.NONE)
@@ -157,7 +172,11 @@ def _store(uploads: ObjectUploads, row: ObjectRow, where: str, totals: Totals) -
             raise OutageError(text) from None
         subject = meta_subject(bucket, row.name)
         raise RowRefused(
-            text, number=row.number, subject=subject, err_code=failure.err_code, stored=totals.stored
+            text,
+            number=row.number,
+            subject=subject,
+            err_code=failure.err_code,
+            stored=totals.stored,
         ) from None
     except JetStreamError as error:
         error.args = (f"{place}: {error}; {already}",)

@@ -108,7 +108,9 @@ def _check_server(connection: Connection, needs: frozenset[str]) -> None:
     for column, feature in _FEATURES.items():
         if column in needs and not connection.can(feature):
             version = shown_version(connection.server_version)
-            raise SchemaError(f'column "{column}" needs nats-server {feature.since}, and this one is {version}')
+            raise SchemaError(
+                f'column "{column}" needs nats-server {feature.since}, and this one is {version}'
+            )
 
 
 class _Check:
@@ -138,10 +140,14 @@ class _Check:
             log.info("not checked before writing: %s", error)
             return None
 
-    def info(self, stream: str, option: str, what: str, prefix: str | None = None) -> dict[str, Any]:
+    def info(
+        self, stream: str, option: str, what: str, prefix: str | None = None
+    ) -> dict[str, Any]:
         """Return the reply of STREAM.INFO. Errors call the stream `what`."""
         try:
-            return self.requests.ask(jsapi.STREAM_INFO, stream, context=f"read {what} (option {option})", prefix=prefix)
+            return self.requests.ask(
+                jsapi.STREAM_INFO, stream, context=f"read {what} (option {option})", prefix=prefix
+            )
         except StreamNotFound as error:
             kind = "" if option == "stream" else stream_name("")
             hint = nearest_stream(self.requests.connect, [stream], kind, options=True)
@@ -150,11 +156,14 @@ class _Check:
     def streams_capturing(self, subject: str, option: str) -> list[str] | None:
         """Return the streams that capture a subject, None if the account cannot see them. Raise if there is none."""
         hint = f" (option {option})"
-        names = self.visible(lambda: self.requests.call(lambda connection: streams_of(connection, subject, hint)))
+        names = self.visible(
+            lambda: self.requests.call(lambda connection: streams_of(connection, subject, hint))
+        )
         if names == [] and self.options.connection.api_prefix_resolved == jsapi.DEFAULT_PREFIX:
             meant = nearest_subject(self.requests.connect, subject)
             raise OptionError(
-                f"option {option}: no stream captures {subject}, so nothing would be stored{meant}", option=option
+                f"option {option}: no stream captures {subject}, so nothing would be stored{meant}",
+                option=option,
             )
         return names
 
@@ -174,7 +183,9 @@ class _Check:
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
     named = sorted(needs - _FEATURES.keys())
     if named and options.stream is None:
-        raise OptionError(f'option stream must name the stream for column "{named[0]}"', option="stream")
+        raise OptionError(
+            f'option stream must name the stream for column "{named[0]}"', option="stream"
+        )
     if "rollup" in needs and options.delivery == "exactly-once":
         raise DeliveryError(
             'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that a second '
@@ -227,7 +238,11 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
     # Another account, or a domain, may rename the subjects of rows.
     mapped = options.connection.api_prefix_resolved != jsapi.DEFAULT_PREFIX
     subject = options.subject
-    if subject is not None and not mapped and not subject_pattern(state.subjects).fullmatch(subject):
+    if (
+        subject is not None
+        and not mapped
+        and not subject_pattern(state.subjects).fullmatch(subject)
+    ):
         raise OptionError(
             f"option subject: stream {state.name} does not capture {subject} (its subjects: "
             f"{', '.join(state.subjects)})",
@@ -258,15 +273,21 @@ def _check_setting(state: StreamSummary, column: str) -> None:
     if column == "incr":
         # No server changes this one.
         mend = f"it was made without {setting}"
-    raise OptionError(f'option stream: {state.name} refuses column "{column}": {mend}', option="stream")
+    raise OptionError(
+        f'option stream: {state.name} refuses column "{column}": {mend}', option="stream"
+    )
 
 
 def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
-    info = check.visible(lambda: check.info(stream_name(name), "bucket", f"Key-Value bucket {name}"))
+    info = check.visible(
+        lambda: check.info(stream_name(name), "bucket", f"Key-Value bucket {name}")
+    )
     bucket = KeyBucket.of(name, prefix, (info or {}).get("config", {}).get("mirror"))
     if info is not None and bucket.origin.bucket != name:
         what = f"Key-Value bucket {bucket.origin.bucket}, which bucket {name} is a mirror of"
-        info = check.visible(lambda: check.info(bucket.origin.stream, "bucket", what, bucket.api_prefix))
+        info = check.visible(
+            lambda: check.info(bucket.origin.stream, "bucket", what, bucket.api_prefix)
+        )
     if info is not None:
         state = stream_summary(info, f"read bucket {bucket.origin.bucket}")
         _check_key_stream(state, bucket)

@@ -41,7 +41,13 @@ import pyarrow as pa
 
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect
-from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError, PermissionDenied, RowRefused
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    JetStreamError,
+    OutageError,
+    PermissionDenied,
+    RowRefused,
+)
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.features import EXPECTED_STREAM_PASSES_MIRRORS
 from spark_jetstream.protocol.pub_ack import (
@@ -64,7 +70,14 @@ log = logging.getLogger(__name__)
 
 _MANY = 1000  # answers in flight from which on they are read together
 _PACE = 0.008  # seconds between two such reads: some thousand answers at full speed
-_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
+_PAUSES = (
+    0.05,
+    0.1,
+    0.2,
+    0.4,
+    0.8,
+    1.0,
+)  # seconds before each retry of a row; the last one before all later retries
 _INCOMPLETE = 10176  # error code: the stream lacks a row of a group, maybe because no stream captures its subject
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
@@ -77,10 +90,17 @@ class Publisher:
     """
 
     def __init__(
-        self, connect: Connect, options: SinkOptions, target: Target, where: str, ledger: Ledger | None = None
+        self,
+        connect: Connect,
+        options: SinkOptions,
+        target: Target,
+        where: str,
+        ledger: Ledger | None = None,
     ) -> None:
         self.totals = Totals()  # the rows of the task that are stored
-        self.paced = True  # whether answers may be read by the thousand; the task needs some of them at once
+        self.paced = (
+            True  # whether answers may be read by the thousand; the task needs some of them at once
+        )
         self._options = options
         self._target = target
         self._where = where
@@ -95,8 +115,12 @@ class Publisher:
             names_stream=self._connection.can(EXPECTED_STREAM_PASSES_MIRRORS),
         )
         self._recovery = Recovery(self._connection, target, ledger)
-        self._answered = time.monotonic()  # when the last answer came, or the first row of all in flight was sent
-        self._away = self._answered  # when the last call of the task ended: the time from then on is no outage
+        self._answered = (
+            time.monotonic()
+        )  # when the last answer came, or the first row of all in flight was sent
+        self._away = (
+            self._answered
+        )  # when the last call of the task ended: the time from then on is no outage
 
     def __enter__(self) -> Publisher:
         return self
@@ -112,7 +136,13 @@ class Publisher:
         return self._connection.max_payload
 
     def publish(
-        self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, counted: Totals, *, shared: bool = False
+        self,
+        rows: Rows,
+        ids: pa.BinaryArray | None,
+        stream: str | None,
+        counted: Totals,
+        *,
+        shared: bool = False,
     ) -> InFlight:
         """Send rows as soon as the window has room for them. Return them in flight, where their answers will show.
 
@@ -122,7 +152,9 @@ class Publisher:
         """
         self._answered += time.monotonic() - self._away
         after = {name: last for name, (_, last) in self.totals.streams.items()}
-        portion = Portion(rows, ids, stream, counted, counted is self.totals, time.monotonic(), after)
+        portion = Portion(
+            rows, ids, stream, counted, counted is self.totals, time.monotonic(), after
+        )
         flight = self._window.prepare(portion, self.max_payload, shared=shared)
         while not self._window.has_room(flight):
             self._receive(wait=True)
@@ -223,7 +255,9 @@ class Publisher:
         if flight.timeouts >= retries:
             # A subscriber that is no stream keeps the server from saying that no stream captures a subject.
             waiting = np.flatnonzero(flight.waiting).tolist()
-            index = next((index for index in waiting if not self._refuse_uncaptured(flight, index)), None)
+            index = next(
+                (index for index in waiting if not self._refuse_uncaptured(flight, index)), None
+            )
             if index is None:
                 return
             why = (
@@ -248,7 +282,9 @@ class Publisher:
             seconds = self._answered + patience - time.monotonic()
             if seconds <= 0:
                 # Also when each reconnect succeeds: the server may cut the connection because of what is sent.
-                raise self._outage(f"no answer for {patience:g} s (option retryTimeout) while writing: {cut}")
+                raise self._outage(
+                    f"no answer for {patience:g} s (option retryTimeout) while writing: {cut}"
+                )
             try:
                 self._inbox.resume(seconds)
                 break
@@ -265,7 +301,9 @@ class Publisher:
     def _receive(self, *, wait: bool) -> None:
         """Read the answers that have arrived; with `wait`, wait for an answer or until a row is due."""
         self._inbox.pace = _PACE if self.paced and self._window.unanswered >= _MANY else 0.0
-        patience = self._window.patience(time.monotonic(), self._options.ack_timeout) if wait else 0.0
+        patience = (
+            self._window.patience(time.monotonic(), self._options.ack_timeout) if wait else 0.0
+        )
         try:
             event = self._inbox.get(patience)
             while isinstance(event, Frames):
@@ -289,7 +327,9 @@ class Publisher:
         for flight, index, refusal in self._window.take_refusals(answers.refused):
             self._on_refusal(flight, index, refusal)
         for flight in self._window.conclude():
-            log.info("the answers do not prove that all rows are stored: those that may not be are sent again")
+            log.info(
+                "the answers do not prove that all rows are stored: those that may not be are sent again"
+            )
             if flight.portion.ids is None or flight.portion.ids.null_count:
                 # Without its id a row would be stored twice.
                 self._recovery.settle_acknowledged(flight)
@@ -324,14 +364,18 @@ class Publisher:
         now, patience = time.monotonic(), self._options.connection.retry_timeout
         too_long = now - self._answered > patience
         unheard = refusal.code == NO_STREAM and not refusal.err_code
-        if (unheard or refusal.err_code == _INCOMPLETE) and self._refuse_uncaptured(flight, index, too_long=too_long):
+        if (unheard or refusal.err_code == _INCOMPLETE) and self._refuse_uncaptured(
+            flight, index, too_long=too_long
+        ):
             return
         if not (unheard or is_undecided(refusal)):
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
         if too_long:
             number = flight.portion.members(index)[-1].number
-            silence = "" if refusal.err_code else f": {self._recovery.why_silent(flight, index, now)}"
+            silence = (
+                "" if refusal.err_code else f": {self._recovery.why_silent(flight, index, now)}"
+            )
             raise self._outage(
                 f"{self._target.noun} {number} of {self._where} cannot be stored: {reason} for {patience:g} s (option "
                 f"retryTimeout){silence}"
@@ -342,12 +386,16 @@ class Publisher:
         """Refuse a row if no stream captures its subject (`Recovery.nobody_listens`), and return whether that is so."""
         for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
             if self._recovery.nobody_listens(subject, flight.sent, too_long=too_long):
-                self._window.refused += flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM)
+                self._window.refused += flight.refuse(
+                    index, self._target.at(subject).no_stream, NO_STREAM
+                )
                 return True
         return False
 
     def _on_denied(self, denied: PermissionDenied) -> None:
-        if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):
+        if denied.subject is None or denied.subject.lower().startswith(
+            self._inbox.subject.rpartition(".")[0].lower()
+        ):
             raise denied
         for flight in self._window.portions:
             for index in np.flatnonzero(flight.waiting).tolist():
@@ -355,7 +403,9 @@ class Publisher:
                 # A server that has the option's domain itself names the subject under which the stream stores it.
                 subjects |= {self._target.at(subject).stored_at(subject) for subject in subjects}
                 if denied.subject.lower() in map(str.lower, subjects):
-                    raise self.failure(flight.refuse(index, "the account may not publish to this subject")[0])
+                    raise self.failure(
+                        flight.refuse(index, "the account may not publish to this subject")[0]
+                    )
 
 
 def _pause(flight: InFlight, index: int) -> float:

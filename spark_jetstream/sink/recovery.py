@@ -38,12 +38,23 @@ class Recovery:
         self._connection = connection
         self._target = target
         self._ledger = ledger
-        self._streams: set[tuple[str, str]] = set()  # that have answered, each with its domain, "" for none
-        self._led = float("-inf"), float("-inf")  # from when until when these had leaders, as far as known
+        self._streams: set[tuple[str, str]] = (
+            set()
+        )  # that have answered, each with its domain, "" for none
+        self._led = (
+            float("-inf"),
+            float("-inf"),
+        )  # from when until when these had leaders, as far as known
         # What the JetStream API says of subjects, by API prefix and subject:
-        self._no_stream: set[tuple[str | None, str]] = set()  # no stream captures it; emptied with new answers
-        self._in_doubt: dict[tuple[str | None, str], float] = {}  # when it named a stream, or proved nothing
-        self._failed: dict[str | None, tuple[float, bool]] = {}  # when it gave no answer, and whether it may be asked
+        self._no_stream: set[tuple[str | None, str]] = (
+            set()
+        )  # no stream captures it; emptied with new answers
+        self._in_doubt: dict[
+            tuple[str | None, str], float
+        ] = {}  # when it named a stream, or proved nothing
+        self._failed: dict[
+            str | None, tuple[float, bool]
+        ] = {}  # when it gave no answer, and whether it may be asked
 
     def check_owner(self) -> None:
         """Raise `DeliveryError` if another attempt has taken over. To be called before each sending."""
@@ -65,7 +76,9 @@ class Recovery:
             if portion.ids is not None:
                 at = np.flatnonzero(flight.waiting)
                 last = as_arrow(at if portion.rows.ends is None else portion.rows.ends[at] - 1)
-                ids, subjects = (column.take(last).to_pylist() for column in (portion.ids, portion.rows.subject))
+                ids, subjects = (
+                    column.take(last).to_pylist() for column in (portion.ids, portion.rows.subject)
+                )
                 waiting += [(flight, index) for index in at.tolist()]
                 rows += [(*named, portion.stream) for named in zip(ids, subjects, strict=True)]
         if not waiting:
@@ -100,7 +113,14 @@ class Recovery:
             if stored is None:
                 continue
             candidates = alike.get((stored.subject, _payload(stored)), [])
-            index = next((index for index in candidates if _is_row(stored, flight.portion.members(index)[-1])), None)
+            index = next(
+                (
+                    index
+                    for index in candidates
+                    if _is_row(stored, flight.portion.members(index)[-1])
+                ),
+                None,
+            )
             if index is not None:
                 candidates.remove(index)
                 flight.settle(index)
@@ -126,7 +146,9 @@ class Recovery:
             for name in [stream] if stream else self._capturing(target, row.subject):
                 for stored in self._in_the_way(name, row, last_revision(refusal.description)):
                     if _is_row(stored, row):
-                        flight.settle_as_duplicate(index, name, stored.sequence + rows[-1].index - row.index)
+                        flight.settle_as_duplicate(
+                            index, name, stored.sequence + rows[-1].index - row.index
+                        )
                         return None
         except JetStreamError as error:
             log.info("cannot read what is stored in the place of a row: %s", error)
@@ -219,10 +241,15 @@ class Recovery:
         prefix = target.api_prefix
         place = prefix, subject
         failed, may_ask = self._failed.get(prefix, (float("-inf"), True))
-        if place not in self._no_stream and now - max(failed, self._in_doubt.get(place, failed)) >= _VALID:
+        if (
+            place not in self._no_stream
+            and now - max(failed, self._in_doubt.get(place, failed)) >= _VALID
+        ):
             try:
                 if self._capturing(target, subject) or not self._had_leaders(sent, prefix):
-                    self._in_doubt = {known: at for known, at in self._in_doubt.items() if now - at < _VALID}
+                    self._in_doubt = {
+                        known: at for known, at in self._in_doubt.items() if now - at < _VALID
+                    }
                     self._in_doubt[place] = time.monotonic()
                 else:
                     self._no_stream.add(place)
@@ -262,7 +289,11 @@ class Recovery:
         target = self._target.at(subject)
         stream = target.stream if flight.portion.main else None
         return why_silent(
-            self._connection, target.stored_at(subject), now - flight.sent, stream, prefix=target.api_prefix
+            self._connection,
+            target.stored_at(subject),
+            now - flight.sent,
+            stream,
+            prefix=target.api_prefix,
         )
 
 

@@ -15,7 +15,9 @@ from spark_jetstream.protocol.arrow import IntArray
 from spark_jetstream.sink.claims import Claims, Subjects
 
 _COUNTS = ("partition", "rows", "stored", "duplicates", "dead_letters")
-_LARGEST_CLAIMS = 128 * 1024  # bytes of claims in an entry of the ledger, which has to fit into one message
+_LARGEST_CLAIMS = (
+    128 * 1024
+)  # bytes of claims in an entry of the ledger, which has to fit into one message
 
 
 @dataclass
@@ -68,7 +70,9 @@ class Totals:
     def stored_already(self, noun: str = "row") -> str:
         """Return how many rows or objects of a task are stored, for the end of its error."""
         one = self.stored == 1
-        return f"{self.stored} {noun}{'' if one else 's'} of the task {'is' if one else 'are'} stored"
+        return (
+            f"{self.stored} {noun}{'' if one else 's'} of the task {'is' if one else 'are'} stored"
+        )
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,10 @@ class TaskReport:
     def from_json(cls, content: Mapping[str, Any]) -> TaskReport:
         """Return the report that `to_json` has written. Raises `ProtocolError` for anything else."""
         try:
-            streams = {str(name): (int(first), int(last)) for name, (first, last) in content["streams"].items()}
+            streams = {
+                str(name): (int(first), int(last))
+                for name, (first, last) in content["streams"].items()
+            }
             numbers: dict[str, Any] = {name: int(content[name]) for name in _COUNTS}
             hashed = content.get("content")
             return cls(
@@ -130,7 +137,10 @@ class TaskReport:
                 seconds=float(content["seconds"]),
                 content=None if hashed is None else int(hashed, 16),
                 own=int(content.get("own", "0"), 16),
-                groups=frozenset(str(name).encode("utf-8", "surrogateescape") for name in content.get("groups", ())),
+                groups=frozenset(
+                    str(name).encode("utf-8", "surrogateescape")
+                    for name in content.get("groups", ())
+                ),
                 claims=_claims_from_json(content.get("claims")),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
@@ -143,14 +153,20 @@ def _claims_to_json(claims: Mapping[str, Sequence[bytes]] | None) -> dict[str, l
     size = sum(len(part) for packed in claims.values() for part in packed)
     if size > _LARGEST_CLAIMS:
         return None
-    return {stream: [base64.b64encode(part).decode() for part in packed] for stream, packed in claims.items()}
+    return {
+        stream: [base64.b64encode(part).decode() for part in packed]
+        for stream, packed in claims.items()
+    }
 
 
-def _claims_from_json(content: Mapping[str, Sequence[str]] | None) -> Mapping[str, Sequence[bytes]] | None:
+def _claims_from_json(
+    content: Mapping[str, Sequence[str]] | None,
+) -> Mapping[str, Sequence[bytes]] | None:
     if content is None:
         return None
     return {
-        str(stream): [base64.b64decode(part, validate=True) for part in packed] for stream, packed in content.items()
+        str(stream): [base64.b64decode(part, validate=True) for part in packed]
+        for stream, packed in content.items()
     }
 
 
@@ -173,7 +189,10 @@ class BatchReport:
         rows, stored, duplicates, dead_letters, size = (
             sum(getattr(report, name) for report in self._reports) for name in counts
         )
-        tasks, seconds = len(self._reports), max((report.seconds for report in self._reports), default=0.0)
+        tasks, seconds = (
+            len(self._reports),
+            max((report.seconds for report in self._reports), default=0.0),
+        )
         parts = [f"{stored:,} of {rows:,} rows stored"]
         if size:
             parts.append(f"{size:,} bytes of content")
@@ -183,5 +202,7 @@ class BatchReport:
             parts.append(f"{self._copies:,} equal to rows of other tasks")
         if dead_letters:
             parts.append(f"{dead_letters:,} dead letter{'s' if dead_letters != 1 else ''}")
-        parts += [f"{name} {first} to {last}" for name, (first, last) in sorted(self.streams.items())]
+        parts += [
+            f"{name} {first} to {last}" for name, (first, last) in sorted(self.streams.items())
+        ]
         return f"{', '.join(parts)}; {tasks} task{'s' if tasks != 1 else ''}, {seconds:.1f} s"

@@ -23,7 +23,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.protocol.arrow import BoolArray, IntArray, as_arrow, decimal, flags, piece, without
+from spark_jetstream.protocol.arrow import (
+    BoolArray,
+    IntArray,
+    as_arrow,
+    decimal,
+    flags,
+    piece,
+    without,
+)
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.sink.kv import rounds
@@ -39,8 +47,12 @@ class Rollups:
 
     def __init__(self, *, alone: bool) -> None:
         self._alone = alone
-        self._subjects: dict[bytes, bool] = {}  # those of the task, and whether a schedule has it; only if `alone`
-        self._last = HashMap()  # the last message of each subject that the task has stored, by its sequence
+        self._subjects: dict[
+            bytes, bool
+        ] = {}  # those of the task, and whether a schedule has it; only if `alone`
+        self._last = (
+            HashMap()
+        )  # the last message of each subject that the task has stored, by its sequence
         self._last_of_all = 0  # the same of all subjects
         self._rolled = HashMap()  # those of them that are the last roll-up of each subject
         self._rolled_all = 0  # the last roll-up of all subjects
@@ -49,7 +61,11 @@ class Rollups:
         """Note a fault for each row whose subject is that of an earlier row, if one of the two has a schedule."""
         for index, timed in enumerate(_having(rows, _SCHEDULE).tolist()) if self._alone else ():
             subject = rows.subject[index].as_py()
-            if index not in rows.faults and (timed or self._subjects.get(subject)) and subject in self._subjects:
+            if (
+                index not in rows.faults
+                and (timed or self._subjects.get(subject))
+                and subject in self._subjects
+            ):
                 rows.faults[index] = (
                     "an earlier row of the task has its subject, and with delivery exactly-once a schedule must be the "
                     "only row there: give each one its own (column subject), or set delivery to deduplicated"
@@ -62,7 +78,10 @@ class Rollups:
         if ids is None:
             return rows
         return replace(
-            rows, lines=with_header(rows.lines, SCHEDULED_ID.encode(), without(ids, ~_having(rows, _SCHEDULE)))
+            rows,
+            lines=with_header(
+                rows.lines, SCHEDULED_ID.encode(), without(ids, ~_having(rows, _SCHEDULE))
+            ),
         )
 
     def turns(self, rows: Rows) -> Iterator[IntArray]:
@@ -81,7 +100,11 @@ class Rollups:
         Return the indices of those that must be sent once more, and the sequence after which each must be stored.
         """
         rows, stored = flight.portion.rows, flight.sequences
-        keys, rolling, whole = subject_hashes(rows.subject), _having(rows, _ROLLING), _having(rows, _OF_ALL)
+        keys, rolling, whole = (
+            subject_hashes(rows.subject),
+            _having(rows, _ROLLING),
+            _having(rows, _OF_ALL),
+        )
         before = np.where(rolling, self._last.get(keys), self._rolled.get(keys))
         before = np.where(whole, self._last_of_all, np.maximum(before, self._rolled_all))
         early = flight.known & (stored < before)

@@ -85,7 +85,11 @@ _ARROW = {
     MAPS[0]: pa.map_(pa.string(), pa.list_(pa.string())),
 }
 _COMMAND_HEADERS = {column: header for header, column in COMMAND_COLUMNS.items()}
-_PAIRS = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("schedule_ttl", "schedule"))
+_PAIRS = (
+    ("schedule", "schedule_target"),
+    ("schedule_target", "schedule"),
+    ("schedule_ttl", "schedule"),
+)
 _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
@@ -163,7 +167,9 @@ class Columns:
             if not _is_kind(kind, known[name]):
                 possible = " or ".join(known[name])
                 hint = zone_hint(kind)
-                raise SchemaError(f'column "{name}" is of type {kind}, but must be {possible}{hint}')
+                raise SchemaError(
+                    f'column "{name}" is of type {kind}, but must be {possible}{hint}'
+                )
             if name in names:
                 raise SchemaError(f'the DataFrame has column "{name}" twice')
             names.append(name)
@@ -173,7 +179,9 @@ class Columns:
                 raise SchemaError(f'column "{name}" needs column "{other}" beside it')
         for name in ("incr", "schedule", "rollup"):
             if name in names and "atomic_group" in names:
-                raise SchemaError(f'columns "atomic_group" and "{name}" cannot be used together: drop one of them')
+                raise SchemaError(
+                    f'columns "atomic_group" and "{name}" cannot be used together: drop one of them'
+                )
         if "schedule" in names and subject is not None:
             raise SchemaError(
                 'column "schedule" cannot be used with option subject: a subject keeps one schedule, so each row would '
@@ -193,7 +201,9 @@ class Columns:
                 raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
             if kinds[name] == _VOID and cls.empty_beside.get(name) not in kinds:
                 allowed = " or ".join(cls.accepted[name])
-                raise SchemaError(f'column "{name}" is null in every row (type void), but must be {allowed}')
+                raise SchemaError(
+                    f'column "{name}" is null in every row (type void), but must be {allowed}'
+                )
 
 
 def plain_type(kind: str) -> str:
@@ -336,7 +346,11 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     given = columns.of(batch)
     data = as_bytes(given["data"]) if "data" in given else pa.nulls(count, pa.binary())
     if "incr" in given:
-        note(faults, pc.and_(pc.is_null(data), pc.is_null(given["incr"])), "columns data and incr are null")
+        note(
+            faults,
+            pc.and_(pc.is_null(data), pc.is_null(given["incr"])),
+            "columns data and incr are null",
+        )
     else:
         note(faults, pc.is_null(data), "column data is null")
     if columns.subject is not None:
@@ -354,7 +368,11 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     if "incr" in given:
         lines = _with_increments(lines, given, data, faults, unfit)
     if "atomic_group" in given:
-        lines = with_header(lines, ATOMIC_GROUP.encode(), header_values(given["atomic_group"], "atomic_group", faults))
+        lines = with_header(
+            lines,
+            ATOMIC_GROUP.encode(),
+            header_values(given["atomic_group"], "atomic_group", faults),
+        )
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     data = pc.fill_null(data, NOTHING)
@@ -376,10 +394,14 @@ def _origins(given: Mapping[str, pa.Array]) -> pa.BinaryArray | None:
     """Return the message that each row was read from, as columns stream and sequence of the source name it."""
     if "stream" not in given or "sequence" not in given:
         return None
-    return pc.binary_join_element_wise(as_bytes(given["stream"]), decimal(given["sequence"]), piece(b" "))
+    return pc.binary_join_element_wise(
+        as_bytes(given["stream"]), decimal(given["sequence"]), piece(b" ")
+    )
 
 
-def header_lines(headers: pa.Array, faults: dict[int, str]) -> tuple[pa.BinaryArray, dict[bytes, int]]:
+def header_lines(
+    headers: pa.Array, faults: dict[int, str]
+) -> tuple[pa.BinaryArray, dict[bytes, int]]:
     """Return the header lines of each row of a map column without `SERVER_HEADERS`, and `Rows.left_out`.
 
     Values of a repeated name follow each other in their order. An invalid header (a null, a name with a colon, a line
@@ -397,7 +419,11 @@ def header_lines(headers: pa.Array, faults: dict[int, str]) -> tuple[pa.BinaryAr
     row = np.repeat(given, sizes)
     allowed, left_out = _allowed(names, row, faults)
     if not allowed.all():
-        names, values, row = names.filter(as_arrow(allowed)), values.filter(as_arrow(allowed)), row[allowed]
+        names, values, row = (
+            names.filter(as_arrow(allowed)),
+            values.filter(as_arrow(allowed)),
+            row[allowed],
+        )
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         note(faults, pc.is_null(values), "column headers holds a null list of values", row)
         counts = as_vector(pc.coalesce(pc.list_value_length(values), ZERO))
@@ -406,7 +432,12 @@ def header_lines(headers: pa.Array, faults: dict[int, str]) -> tuple[pa.BinaryAr
         values = pc.list_flatten(values)
     values = as_bytes(values)
     bad = note(faults, pc.is_null(values), "column headers holds a null value", row)
-    bad |= note(faults, pc.match_substring_regex(values, _CR_OR_LF), "a value in column headers holds a line end", row)
+    bad |= note(
+        faults,
+        pc.match_substring_regex(values, _CR_OR_LF),
+        "a value in column headers holds a line end",
+        row,
+    )
     if bad.any():
         good = as_arrow(~bad)
         names, values, row = names.filter(good), values.filter(good), row[~bad]
@@ -506,14 +537,28 @@ def _with_increments(
     values = decimal(given["incr"])
     bad = flags(pc.invert(pc.match_substring_regex(values, _INTEGER)))
     for at in np.flatnonzero(bad):
-        faults.setdefault(int(at), f"column incr is {shown_bytes(values[at].as_py())}, which is no integer")
+        faults.setdefault(
+            int(at), f"column incr is {shown_bytes(values[at].as_py())}, which is no integer"
+        )
     _keep(unfit, _COMMAND_HEADERS["incr"], values, bad)
-    others = [name for name in ("ttl", "expected_last_subject_sequence", "schedule", "rollup") if name in given]
-    beside = {"data": pc.greater(pc.binary_length(data), ZERO)} | {name: pc.is_valid(given[name]) for name in others}
+    others = [
+        name
+        for name in ("ttl", "expected_last_subject_sequence", "schedule", "rollup")
+        if name in given
+    ]
+    beside = {"data": pc.greater(pc.binary_length(data), ZERO)} | {
+        name: pc.is_valid(given[name]) for name in others
+    }
     for name, there in beside.items():
         both = pc.and_(pc.is_valid(values), there)
-        note(faults, both, f"it has column incr and column {name}: an increment of a counter can have no {name}")
-    increments = pc.binary_join_element_wise(piece(INCREMENT), without(values, bad), piece(b"\r\n"), NOTHING)
+        note(
+            faults,
+            both,
+            f"it has column incr and column {name}: an increment of a counter can have no {name}",
+        )
+    increments = pc.binary_join_element_wise(
+        piece(INCREMENT), without(values, bad), piece(b"\r\n"), NOTHING
+    )
     return pc.binary_join_element_wise(pc.fill_null(increments, NOTHING), lines, NOTHING)
 
 
@@ -523,7 +568,9 @@ def _with_schedule_and_rollup(
     """Add the header lines of `COMMAND_COLUMNS` but `incr`. A row without a schedule has no target and no TTL."""
     if "schedule" in given:
         times, target = _schedules(given["schedule"]), given["schedule_target"]
-        broken = note(faults, pc.match_substring_regex(times, _NO_SCHEDULE), "column schedule is no schedule")
+        broken = note(
+            faults, pc.match_substring_regex(times, _NO_SCHEDULE), "column schedule is no schedule"
+        )
         broken |= _note_far(given["schedule"], times, faults)
         _keep(unfit, _COMMAND_HEADERS["schedule"], times, broken)
         lines = with_header(lines, _COMMAND_HEADERS["schedule"], without(times, broken))
@@ -624,7 +671,9 @@ def shown_bytes(text: bytes) -> str:
     return repr(text[:80].decode("utf-8", "replace"))
 
 
-def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> BoolArray:
+def note(
+    faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None
+) -> BoolArray:
     """Note a reason for the bad rows, unless they have one already. Return the flags of `bad`."""
     marked = flags(bad)
     for at in np.flatnonzero(marked):

@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 _warned: set[tuple[str, str]] = set()
 
 
-def warn_of_stream(requests: Requests, state: StreamSummary, options: SinkOptions, needs: frozenset[str]) -> None:
+def warn_of_stream(
+    requests: Requests, state: StreamSummary, options: SinkOptions, needs: frozenset[str]
+) -> None:
     """Log what may become of rows in a stream. `needs` has the columns that need more than a plain stream."""
     warn_of_lost_rows(state, options)
     _warn_of_lost_ids(state, options, needs)
@@ -34,7 +36,9 @@ def warn_of_stream(requests: Requests, state: StreamSummary, options: SinkOption
 
 def warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
     """Log that a stream acknowledges rows that it may lose."""
-    if state.persist_mode == "async" and first_time(f"persist_mode of {state.name} at {options.connection!r}"):
+    if state.persist_mode == "async" and first_time(
+        f"persist_mode of {state.name} at {options.connection!r}"
+    ):
         log.warning(
             "stream %s acknowledges rows before it has stored them (persist_mode async): a crash of its server loses "
             "rows that count as written; write to a stream without it",
@@ -79,7 +83,9 @@ def _removals_within_window(state: StreamSummary, needs: frozenset[str]) -> str 
     return None
 
 
-def _warn_of_a_small_stream(requests: Requests, state: StreamSummary, connection: ConnectionOptions) -> None:
+def _warn_of_a_small_stream(
+    requests: Requests, state: StreamSummary, connection: ConnectionOptions
+) -> None:
     """Warn of a stream that discards old messages and has less room than the largest message needs.
 
     It stores such a message, acknowledges it, and removes it at once.
@@ -129,7 +135,11 @@ def _warn_of_a_short_window(state: StreamSummary, options: SinkOptions) -> None:
 
 
 def check_interval(
-    connect: Connect, options: SinkOptions, write: str, batch: int, streams: Mapping[str, tuple[int, int]]
+    connect: Connect,
+    options: SinkOptions,
+    write: str,
+    batch: int,
+    streams: Mapping[str, tuple[int, int]],
 ) -> None:
     """Warn if the micro-batches of a query are further apart than a stream remembers message ids.
 

@@ -58,7 +58,9 @@ class Target:
 
     def reason(self, refusal: Refusal, lines: bytes) -> str:
         """Return why the server refused a row with these header lines, and what to change."""
-        return reason(refusal, _ADVICE) if self.noun == "row" else reason(refusal, {})  # the advice names columns
+        return (
+            reason(refusal, _ADVICE) if self.noun == "row" else reason(refusal, {})
+        )  # the advice names columns
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,16 @@ class KeyBucket(Target):
         expected = expected_revision(lines)
         if refusal.err_code == WRONG_REVISION and expected is not None:
             latest = last_revision(refusal.description)
-            there = "has another one" if latest is None else f"has revision {latest}" if latest else "does not exist"
-            wanted = f"is {expected}, and the key {there}" if expected else f"is 0, but the key {there}"
+            there = (
+                "has another one"
+                if latest is None
+                else f"has revision {latest}"
+                if latest
+                else "does not exist"
+            )
+            wanted = (
+                f"is {expected}, and the key {there}" if expected else f"is 0, but the key {there}"
+            )
             wrong = f"column expected_revision {wanted}: read it again before changing it"
         advice = {
             10054: f"raise the bucket's largest value size (max_msg_size of stream {self.stream})",

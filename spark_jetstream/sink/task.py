@@ -23,7 +23,15 @@ from spark_jetstream.sink.message_ids import MessageIds, Scheme, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rollups import Rollups, ids_of_copies
-from spark_jetstream.sink.rows import COMMAND_COLUMNS, COMMANDS, Columns, RefusedRow, Rows, SinkColumns, rows_of
+from spark_jetstream.sink.rows import (
+    COMMAND_COLUMNS,
+    COMMANDS,
+    Columns,
+    RefusedRow,
+    Rows,
+    SinkColumns,
+    rows_of,
+)
 from spark_jetstream.sink.target import Target
 
 _HELD = 1 << 30  # bytes of rows with a group; an Arrow array holds less than twice as many
@@ -33,7 +41,11 @@ _PORTION_BYTES = 4 * 1024 * 1024
 
 
 def write_task(
-    batches: Iterable[pa.RecordBatch], connect: Connect, options: SinkOptions, columns: SinkColumns, task: WriteTask
+    batches: Iterable[pa.RecordBatch],
+    connect: Connect,
+    options: SinkOptions,
+    columns: SinkColumns,
+    task: WriteTask,
 ) -> TaskReport:
     """Store all rows of a task, and return what is stored.
 
@@ -56,7 +68,11 @@ def write_task(
 
 
 def _compared(
-    batches: Iterable[pa.RecordBatch], columns: SinkColumns, ledger: Ledger, finished: TaskReport, ids: MessageIds
+    batches: Iterable[pa.RecordBatch],
+    columns: SinkColumns,
+    ledger: Ledger,
+    finished: TaskReport,
+    ids: MessageIds,
 ) -> TaskReport:
     """Return the report of a task whose rows are stored already, if these are its rows."""
     count = 0
@@ -100,9 +116,13 @@ class TaskWriter:
         self._target = target
         self._ledger = ledger
         self._count = 0  # rows that were read
-        self._skipped = Totals(claims=self._claims)  # rows that an earlier attempt has stored: the ledger says so
+        self._skipped = Totals(
+            claims=self._claims
+        )  # rows that an earlier attempt has stored: the ledger says so
         self._dead = Totals(claims=self._claims)  # dead letters
-        self._resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
+        self._resent = (
+            Totals()
+        )  # second copies of rows that are counted already: only their sequences are reported
         rolling = not {"schedule", "rollup"}.isdisjoint(columns.names)
         self._rollups = Rollups(alone=ledger is not None) if rolling else None
         self._held: list[Rows] = []  # those that have a group
@@ -117,7 +137,9 @@ class TaskWriter:
             for batch in batches:
                 for part in portions(batch, self._columns, self._most):
                     self._write(self.read(part, self._count + 1))
-            for rows in whole_groups(self._held, self._most, _PORTION_BYTES) if self._groups else ():
+            for rows in (
+                whole_groups(self._held, self._most, _PORTION_BYTES) if self._groups else ()
+            ):
                 self._send_groups(rows)
             self.finish()
             self._settle_known()
@@ -125,7 +147,9 @@ class TaskWriter:
         totals.note_all(self._skipped.streams)
         totals.note_all(self._resent.streams)
         done = totals.stored + self._skipped.stored + self._dead.stored
-        if done < self._count:  # not "!=": a stored row that is sent once more may become a dead letter as well
+        if (
+            done < self._count
+        ):  # not "!=": a stored row that is sent once more may become a dead letter as well
             raise JetStreamError(
                 f"of {self._count} rows only {done} count as stored or as dead letters: this is a bug of "
                 "spark-jetstream, and the task does not count as done"
@@ -174,7 +198,9 @@ class TaskWriter:
         elif len(rows):
             # Of rows that share a reply subject nobody knows which ones a stream had stored before.
             shared = self._claims is None or not self._claims.renaming
-            self.publisher.publish(rows, ids, self._target.stream, self.publisher.totals, shared=shared)
+            self.publisher.publish(
+                rows, ids, self._target.stream, self.publisher.totals, shared=shared
+            )
             self.dispose()
 
     def _send_in_turn(self, rollups: Rollups, rows: Rows, ids: pa.BinaryArray | None) -> None:
@@ -187,16 +213,25 @@ class TaskWriter:
                 self.finish()
                 early, after = rollups.too_early(flight)
                 turn, counted = turn.take(early), self._resent
-                turn_ids = None if turn_ids is None else ids_of_copies(turn_ids.take(as_arrow(early)), after)
+                turn_ids = (
+                    None
+                    if turn_ids is None
+                    else ids_of_copies(turn_ids.take(as_arrow(early)), after)
+                )
 
     def _send_groups(self, rows: Rows) -> None:
         """Send the rows of whole groups."""
-        rows = rows if self.message_ids is None else replace(rows, msg_id=self.message_ids.ids(rows))
+        rows = (
+            rows if self.message_ids is None else replace(rows, msg_id=self.message_ids.ids(rows))
+        )
         skipped = Totals(claims=self._claims)
         missing, _ = self._without_stored(rows, rows.msg_id, self._target.stream, skipped)
         refused, left = sorted_out(rows, missing.number)
         done = len(rows) - len(refused) - len(left)
-        self._skipped.stored, self._skipped.duplicates = self._skipped.stored + done, self._skipped.duplicates + done
+        self._skipped.stored, self._skipped.duplicates = (
+            self._skipped.stored + done,
+            self._skipped.duplicates + done,
+        )
         self._skipped.note_all(skipped.streams)
         self.dispose(refused)
         if len(left):
@@ -251,7 +286,9 @@ class TaskWriter:
             raise self.publisher.failure(refused[0])
         for at in range(0, len(refused), self._most):
             some = refused[at : at + self._most]
-            rows, ids = dead_letters(some, subject, self.publisher.max_payload, self._dead_letter_ids)
+            rows, ids = dead_letters(
+                some, subject, self.publisher.max_payload, self._dead_letter_ids
+            )
             rows, ids = self._without_stored(rows, ids, None, self._dead)
             if len(rows):
                 self.publisher.publish(rows, ids, None, self._dead)
@@ -277,13 +314,24 @@ class TaskWriter:
             self._held.append(grouped)
             self._held_bytes += grouped.data.nbytes + grouped.lines.nbytes
             if self._held_bytes > _HELD:
-                raise DeliveryError("rows with an atomic_group have more than 1 GiB in a task: use more partitions")
+                raise DeliveryError(
+                    "rows with an atomic_group have more than 1 GiB in a task: use more partitions"
+                )
             rows = rows.take(np.flatnonzero(~named))
         if rows.faults:
             if self.message_ids is not None:
                 self.message_ids.add(rows.take(np.array(sorted(rows.faults), np.int64)))
-            self.dispose([RefusedRow(rows, index, None, reason, 0) for index, reason in sorted(rows.faults.items())])
-            rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
+            self.dispose(
+                [
+                    RefusedRow(rows, index, None, reason, 0)
+                    for index, reason in sorted(rows.faults.items())
+                ]
+            )
+            rows = rows.take(
+                np.array(
+                    [index for index in range(len(rows)) if index not in rows.faults], np.int64
+                )
+            )
         ids = rows.msg_id if self.message_ids is None else self.message_ids.ids(rows)
         self.send(*self._without_stored(rows, ids, self._target.stream, self._skipped))
 
@@ -308,7 +356,12 @@ class TaskWriter:
         if lost:
             captured = np.array([subject not in lost for subject in rows.subject.to_pylist()])
             refused = np.flatnonzero(~captured).tolist()
-            self.dispose([RefusedRow(rows, at, ids[at].as_py(), Target().no_stream, NO_STREAM) for at in refused])
+            self.dispose(
+                [
+                    RefusedRow(rows, at, ids[at].as_py(), Target().no_stream, NO_STREAM)
+                    for at in refused
+                ]
+            )
             kept = np.flatnonzero(captured)
             rows, ids = rows.take(kept), ids.take(as_arrow(kept))
         places = ledger.find(ids, rows.subject, stream)
@@ -328,7 +381,9 @@ def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.
     ends = np.cumsum(lengths(data))
     # Headers and subjects count by their mean: they are seldom much larger in some rows than in others.
     # `nbytes` reads the first offset of an empty list, which the batches of Spark 4.0 do not have: the process crashes.
-    most = max(1, min(most, _PORTION_BYTES * batch.num_rows // max(1, batch.get_total_buffer_size())))
+    most = max(
+        1, min(most, _PORTION_BYTES * batch.num_rows // max(1, batch.get_total_buffer_size()))
+    )
     at = 0
     while at < batch.num_rows:
         before = int(ends[at - 1]) if at else 0

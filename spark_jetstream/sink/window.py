@@ -44,7 +44,11 @@ class Portion:
     @cached_property
     def sizes(self) -> IntArray:
         """How many rows each index is for."""
-        return np.ones(len(self.rows), np.int64) if self.rows.ends is None else np.diff(self.rows.ends, prepend=0)
+        return (
+            np.ones(len(self.rows), np.int64)
+            if self.rows.ends is None
+            else np.diff(self.rows.ends, prepend=0)
+        )
 
     def members(self, index: int, why: str = "", err_code: int = 0) -> list[RefusedRow]:
         """Return the row, or the rows of the group, with this index, with the reason why they are not stored."""
@@ -53,7 +57,12 @@ class Portion:
             end = int(self.rows.ends[index])
             at = range(end - int(self.sizes[index]), end)
             why = of_group(self.rows, at, why)
-        return [RefusedRow(self.rows, i, None if self.ids is None else self.ids[i].as_py(), why, err_code) for i in at]
+        return [
+            RefusedRow(
+                self.rows, i, None if self.ids is None else self.ids[i].as_py(), why, err_code
+            )
+            for i in at
+        ]
 
 
 class SharedReplies:
@@ -73,7 +82,9 @@ class SharedReplies:
         self.stored = 0  # good answers, duplicates among them
         self.duplicates = 0  # good answers to rows that the stream had stored before
         self.refused = 0  # answers that a row is not stored; `InFlight` counts them
-        self._fresh: dict[tuple[str, str], list[IntArray]] = {}  # sequences of the new messages by stream and domain
+        self._fresh: dict[
+            tuple[str, str], list[IntArray]
+        ] = {}  # sequences of the new messages by stream and domain
         self._known: list[IntArray] = []  # sequences of messages that the stream had stored before
 
     def take(self, stored: StoredAcks, mine: BoolArray) -> tuple[int, int]:
@@ -111,20 +122,32 @@ class InFlight:
     are never sent. `place` is the stream and domain that must answer rows that share.
     """
 
-    def __init__(self, portion: Portion, frames: Encoded, most: int, place: tuple[str, str] | None) -> None:
+    def __init__(
+        self, portion: Portion, frames: Encoded, most: int, place: tuple[str, str] | None
+    ) -> None:
         count = len(portion.sizes)
         self.portion = portion
         self.frames = frames  # the rows as they are sent; replaced when rows that shared a subject get their own
-        self.waiting: BoolArray = frames.size <= most  # rows without an answer; while rows share, all that were sent
+        self.waiting: BoolArray = (
+            frames.size <= most
+        )  # rows without an answer; while rows share, all that were sent
         self.unanswered = int(portion.sizes[self.waiting].sum())  # rows less answers
         # Answers while the rows shared.
-        self.replies = None if place is None else SharedReplies(self.unanswered, place, portion.after)
+        self.replies = (
+            None if place is None else SharedReplies(self.unanswered, place, portion.after)
+        )
         self.sent = 0.0  # when rows were last sent; 0.0 before the first time
         self.timeouts = 0  # how often no answer came within `ackTimeout`
         self.again: BoolArray = np.zeros(count, np.bool_)  # rows that were sent more than once
-        self.tries: npt.NDArray[np.int32] = np.zeros(count, np.int32)  # refusals of each row for the time being
-        self.due: dict[int, float] = {}  # when rows are to be sent again: after a refusal, or after `separate`
-        self.sequences: IntArray = np.zeros(count, np.int64)  # as which message each row is stored; 0 while unknown
+        self.tries: npt.NDArray[np.int32] = np.zeros(
+            count, np.int32
+        )  # refusals of each row for the time being
+        self.due: dict[
+            int, float
+        ] = {}  # when rows are to be sent again: after a refusal, or after `separate`
+        self.sequences: IntArray = np.zeros(
+            count, np.int64
+        )  # as which message each row is stored; 0 while unknown
         self.known: BoolArray = np.zeros(count, np.bool_)  # rows that an earlier attempt has stored
 
     def sending(self, now: float, rows: Sequence[int] | None = None) -> list[memoryview]:
@@ -189,7 +212,9 @@ class InFlight:
         self.portion.counted.note(stored.stream, first, int(sequences.max()))
         # A row may have two answers, of which the first one counts.
         answered, where = np.unique(at, return_index=True)
-        self.portion.counted.claim(stored.stream, _ending_at(sequences[where], self.portion.sizes[answered]))
+        self.portion.counted.claim(
+            stored.stream, _ending_at(sequences[where], self.portion.sizes[answered])
+        )
 
     def _claim_known(self, stream: str, at: IntArray) -> None:
         if self.portion.rows.ends is None:
@@ -247,16 +272,24 @@ class Window:
     `names_stream` the rows say which stream must store them, where it is given.
     """
 
-    def __init__(self, inbox: str, most: int, *, may_share: bool, names_stream: bool = True) -> None:
+    def __init__(
+        self, inbox: str, most: int, *, may_share: bool, names_stream: bool = True
+    ) -> None:
         self.portions: list[InFlight] = []  # oldest first; the publisher adds to it
-        self.refused: list[RefusedRow] = []  # rows that can never be stored, until the caller takes them
+        self.refused: list[
+            RefusedRow
+        ] = []  # rows that can never be stored, until the caller takes them
         self.may_share = may_share  # the publisher sets it to false after a silence
         self._inbox = inbox
         self._most = most
         self._names_stream = names_stream
-        self._places: set[tuple[str, str]] = set()  # stream and domain of all answers to main rows so far
+        self._places: set[tuple[str, str]] = (
+            set()
+        )  # stream and domain of all answers to main rows so far
         self._next = 1  # the first number that was never used
-        self._free: list[int] = []  # numbers that portions shared, with all their answers: used again
+        self._free: list[
+            int
+        ] = []  # numbers that portions shared, with all their answers: used again
 
     def prepare(self, portion: Portion, max_payload: int, *, shared: bool) -> InFlight:
         """Return a portion ready to be sent, whose rows share a reply subject if they may, and `shared` says so.
@@ -279,7 +312,9 @@ class Window:
             first = self._next
             self._next += 1 if shared else len(portion.sizes)
         stream = portion.stream if self._names_stream else None
-        return encode(portion.rows, portion.ids, stream, inbox=self._inbox, first_number=first, shared=shared)
+        return encode(
+            portion.rows, portion.ids, stream, inbox=self._inbox, first_number=first, shared=shared
+        )
 
     @property
     def unanswered(self) -> int:

@@ -74,7 +74,11 @@ class _Sink:
     """Whether Spark hands over record batches; older releases hand over Python rows."""
 
     def __init__(
-        self, options: Mapping[str, object], schema: StructType, overwrite: bool, prepare: Callable[[SinkOptions], None]
+        self,
+        options: Mapping[str, object],
+        schema: StructType,
+        overwrite: bool,
+        prepare: Callable[[SinkOptions], None],
     ) -> None:
         """Check options, columns and server. Call `prepare` before the first request about a stream.
 
@@ -82,7 +86,11 @@ class _Sink:
         """
         options = hidden(options)
         if overwrite and not self.streaming:
-            what = "stream" if {"bucket", "objectbucket"}.isdisjoint(name.lower() for name in options) else "bucket"
+            what = (
+                "stream"
+                if {"bucket", "objectbucket"}.isdisjoint(name.lower() for name in options)
+                else "bucket"
+            )
             raise OptionError(
                 f'mode "overwrite" is not possible: a {what} is only ever added to; use mode "append", and purge the '
                 f"{what} first if you do not want its messages",
@@ -102,7 +110,9 @@ class _Sink:
         if self.options.bucket is not None:
             keyed = BucketColumns.check(self.fields)
             return functools.partial(
-                write_bucket, columns=keyed, bucket=check_start(self._connect, self.options, keyed.names)
+                write_bucket,
+                columns=keyed,
+                bucket=check_start(self._connect, self.options, keyed.names),
             )
         if self.options.object_bucket is not None:
             named = ObjectColumns.check(self.fields)
@@ -119,13 +129,19 @@ class _Sink:
     def _task(self, context: TaskContext) -> tuple[WriteTask, str]:
         """Return the identity of a task, and that of the run of its query."""
         if not self.streaming:
-            return WriteTask(f"w-{self.write_name}", 0, context.partitionId(), self._kept, self.run), ""
+            return WriteTask(
+                f"w-{self.write_name}", 0, context.partitionId(), self._kept, self.run
+            ), ""
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise JetStreamError("Spark does not say which query and batch the rows belong to")
-        run = context.getLocalProperty("spark.jobGroup.id") or query  # the job group is named by the run's id
-        return WriteTask(query.replace("-", "")[:16], int(batch), context.partitionId(), run=self.run), run
+        run = (
+            context.getLocalProperty("spark.jobGroup.id") or query
+        )  # the job group is named by the run's id
+        return WriteTask(
+            query.replace("-", "")[:16], int(batch), context.partitionId(), run=self.run
+        ), run
 
     @property
     def _kept(self) -> float | None:
@@ -140,12 +156,16 @@ class _Sink:
             raise JetStreamError("rows are written by Spark's tasks, and there is none here")
         task, run = self._task(context)
         if not self.arrow:
-            iterator = record_batches(iterator, self.fields, _ROWS if self.options.object_bucket is None else 1)
+            iterator = record_batches(
+                iterator, self.fields, _ROWS if self.options.object_bucket is None else 1
+            )
         report = self.store(iterator, self._connect, self.options, task=task)
         # Spark makes an array of the result, for which pyarrow imports pandas: now, so `ease_next_tasks` covers it.
         pa.array([b""])
         ease_next_tasks()
-        adaptive = is_adaptive(context.getLocalProperty, streaming=self.streaming, spark=pyspark.__version__)
+        adaptive = is_adaptive(
+            context.getLocalProperty, streaming=self.streaming, spark=pyspark.__version__
+        )
         return Committed(report, task, run, adaptive)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
@@ -161,7 +181,9 @@ class _Sink:
         self._warn(tasks)
         subjects = self.options.bucket is None and self.options.object_bucket is None
         if tasks and self.streaming and subjects:
-            check_interval(self._connect, self.options, tasks[0].task.write, batchId, report.streams)
+            check_interval(
+                self._connect, self.options, tasks[0].task.write, batchId, report.streams
+            )
 
     def _finish(self, tasks: Sequence[Committed]) -> int:
         """Store what tasks have left to the driver. Return how many rows that were."""
@@ -175,7 +197,9 @@ class _Sink:
     def _warn(self, tasks: Sequence[Committed]) -> None:
         """Log once for each run of a query, or for a batch write, what its tasks have noticed."""
         run = tasks[0].run if tasks else ""
-        if any(task.report.lost_ttl for task in tasks) and (not self.streaming or first_time(f"ttl of run {run}")):
+        if any(task.report.lost_ttl for task in tasks) and (
+            not self.streaming or first_time(f"ttl of run {run}")
+        ):
             _driver_log().warning(
                 "rows are stored without the Nats-TTL of their column headers, so they do not expire: put it into "
                 "column ttl, or remove it (serverHeaders=drop does so without this warning)"
@@ -193,7 +217,11 @@ class _Sink:
             # Without a task that has ended nobody knows whether Spark is adaptive.
             in_danger = depends_on_layout(self.options, [name for name, _ in self.fields])
         # Each write of a query with foreachBatch has a writeId of its own.
-        whose = tasks[0].run if tasks and self.streaming else f"{self.options.stream} {self.options.subject}"
+        whose = (
+            tasks[0].run
+            if tasks and self.streaming
+            else f"{self.options.stream} {self.options.subject}"
+        )
         if in_danger and first_time(f"layout of {whose}"):
             _driver_log().warning("%s", ADVICE)
 
@@ -206,7 +234,11 @@ class _Sink:
         """Log that a task failed. What the others have stored stays; Spark will write a micro-batch again."""
         tasks = [message for message in messages if isinstance(message, Committed)]
         what, report = self._name(tasks, batchId), BatchReport(task.report for task in tasks)
-        _driver_log().warning("jetstream sink, %s failed; tasks that ended before it did have stored: %s", what, report)
+        _driver_log().warning(
+            "jetstream sink, %s failed; tasks that ended before it did have stored: %s",
+            what,
+            report,
+        )
         self._warn_of_layout(tasks)
 
     def _name(self, tasks: Sequence[Committed], batch: int) -> str:

@@ -32,7 +32,9 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
     ones the first by name. A negative backlog counts as 0.
     """
     shares = dict.fromkeys(sorted(backlogs), 0)
-    waiting = sorted((name for name in shares if backlogs[name] > 0), key=lambda name: (-backlogs[name], name))
+    waiting = sorted(
+        (name for name in shares if backlogs[name] > 0), key=lambda name: (-backlogs[name], name)
+    )
     for name in waiting[: max(0, limit)]:
         shares[name] = 1
     more = {name: backlogs[name] - 1 for name in waiting}
@@ -108,7 +110,9 @@ def _search_end(low: Point, high: Point, limit: int, probe: Probe) -> tuple[int,
     return last[0] + 1, last[1]
 
 
-def _search_again(low: Point, place: Point, high: Point, window: tuple[int, int], probe: Probe) -> Bracket:
+def _search_again(
+    low: Point, place: Point, high: Point, window: tuple[int, int], probe: Probe
+) -> Bracket:
     """Search below `place`, which the first search found, while messages are published.
 
     These raise each later answer, so that the count below a sequence was too low. The mean of the answers for the end

@@ -76,7 +76,9 @@ class PastTable(TablePart):
     option: str = ""
 
 
-def plan_past(part: TablePart, requests: Requests, state: StreamSummary, options: SourceOptions) -> PastTable:
+def plan_past(
+    part: TablePart, requests: Requests, state: StreamSummary, options: SourceOptions
+) -> PastTable:
     """Return the task for the table as of the options' revision or time, of a bucket in this state.
 
     Raises `OptionError` for a revision or time that the bucket has not reached, and a time before it was created.
@@ -104,13 +106,18 @@ def plan_past(part: TablePart, requests: Requests, state: StreamSummary, options
             fault = f"before the bucket was created (at {state.created})"
         if fault:
             raise OptionError(
-                f"option asOfTimestamp, bucket {options.bucket}: {rfc3339(time)} is {fault}", option="asOfTimestamp"
+                f"option asOfTimestamp, bucket {options.bucket}: {rfc3339(time)} is {fault}",
+                option="asOfTimestamp",
             )
     given = options.as_of or ""
-    return PastTable(part.stream, part.created, part.subjects, part.direct, revision, time is not None, given)
+    return PastTable(
+        part.stream, part.created, part.subjects, part.direct, revision, time is not None, given
+    )
 
 
-def read_past(connect: Connect, part: PastTable, settings: PullSettings, label: str) -> Iterator[MessageRun]:
+def read_past(
+    connect: Connect, part: PastTable, settings: PullSettings, label: str
+) -> Iterator[MessageRun]:
     """Yield the last message of each key up to `part.revision`, deletions included, in stream order.
 
     Raises `OptionError`, perhaps after some messages, unless what the bucket has kept proves that these are all; and
@@ -129,15 +136,24 @@ class _Heads:
     def __init__(self, runs: Iterator[MessageRun], filters: Sequence[str]) -> None:
         matcher = Matcher(filters)
         columns: list[tuple[npt.NDArray[Any], ...]] = [
-            (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
+            (
+                np.zeros(0, np.int64),
+                np.zeros(0, np.uint64),
+                np.zeros(0, np.bool_),
+                np.zeros(0, np.bool_),
+            )
         ]
         for run in runs:
             subjects, rollup = run.raw_subjects(), pc.map_lookup(run.headers(), _ROLLUP, "first")
             rolled_up = as_vector(pc.is_valid(rollup))
-            columns.append((run.sequences, subject_hashes(subjects), matcher.matches(subjects), rolled_up))
+            columns.append(
+                (run.sequences, subject_hashes(subjects), matcher.matches(subjects), rolled_up)
+            )
         self.sequences, hashes, wanted, rolled_up = map(np.concatenate, zip(*columns, strict=True))
         order = np.argsort(hashes, kind="stable")
-        self.keys, places, self.counts = np.unique(hashes[order], return_index=True, return_counts=True)
+        self.keys, places, self.counts = np.unique(
+            hashes[order], return_index=True, return_counts=True
+        )
         self.first: IntArray = order[places]
         self.last: IntArray = order[places + self.counts - 1]
         self.wanted: BoolArray = wanted[self.last]
@@ -145,7 +161,9 @@ class _Heads:
 
 
 class _PastReader:
-    def __init__(self, connect: Connect, part: PastTable, settings: PullSettings, label: str) -> None:
+    def __init__(
+        self, connect: Connect, part: PastTable, settings: PullSettings, label: str
+    ) -> None:
         self.connect = connect
         self.requests = Requests(connect, settings.retry_timeout)
         self.part = part
@@ -165,23 +183,33 @@ class _PastReader:
         part = replace(self.whole, first=int(chosen[0]), subjects=self.part.subjects)
         part = replace(part, sifted=sifts(state, part))
         for run in self._read(part, self.settings):
-            rows = np.flatnonzero(chosen[chosen.searchsorted(run.sequences) % len(chosen)] == run.sequences)
+            rows = np.flatnonzero(
+                chosen[chosen.searchsorted(run.sequences) % len(chosen)] == run.sequences
+            )
             count += len(rows)
             if len(rows):
                 yield MergedReplies((run,), rows, run.sequences[rows])
         if count < len(chosen):
-            raise self._unknown(f"{len(chosen) - count} of its revisions were removed while they were read")
+            raise self._unknown(
+                f"{len(chosen) - count} of its revisions were removed while they were read"
+            )
 
     def _read(self, part: SequenceRange, settings: PullSettings) -> Iterator[MessageRun]:
-        return (read_direct if self.part.direct else read_range)(self.connect, part, settings, self.label)
+        return (read_direct if self.part.direct else read_range)(
+            self.connect, part, settings, self.label
+        )
 
     def _heads(self, part: SequenceRange) -> _Heads:
-        return _Heads(self._read(part, replace(self.settings, headers_only=True)), self.part.subjects)
+        return _Heads(
+            self._read(part, replace(self.settings, headers_only=True)), self.part.subjects
+        )
 
     def _prove(self, before: _Heads, state: StreamSummary) -> None:
         """Raise `OptionError` unless the table of the module holds for each key, and each that has no messages."""
         part, revision = self.part, self.part.revision
-        after = self._heads(replace(self.whole, first=revision + 1, end=max(revision, state.last_seq) + 1))
+        after = self._heads(
+            replace(self.whole, first=revision + 1, end=max(revision, state.last_seq) + 1)
+        )
         # Before this sequence messages are missing, and after it, if any are.
         split = int(before.sequences[-1]) if part.timed and len(before.sequences) else revision
         complete = len(after.sequences) == state.last_seq - split
@@ -193,7 +221,9 @@ class _PastReader:
         in_order = kept_together and not state.allow_msg_ttl
         marked = state.subject_delete_marker_ttl > 0
         # Also in a stream younger than max_age: a restored one is as young as its restoration.
-        vanished = (prefix and state.evicts) or (not marked and (state.allow_msg_ttl or (prefix and state.max_age > 0)))
+        vanished = (prefix and state.evicts) or (
+            not marked and (state.allow_msg_ttl or (prefix and state.max_age > 0))
+        )
         traced = kept_together and not vanished
 
         first, last = after.sequences[after.first], before.sequences[before.last]
@@ -207,22 +237,33 @@ class _PastReader:
         at = min((*last[outlived], *first[unsure]), default=None)
 
         literal = not any(map(is_wild, part.subjects))
-        listed = literal and 0 < len(part.subjects) == np.count_nonzero(before.wanted) + np.count_nonzero(fresh)
+        listed = literal and 0 < len(part.subjects) == np.count_nonzero(
+            before.wanted
+        ) + np.count_nonzero(fresh)
         if at is None and (listed or (traced and complete and len(before.sequences))):
             if state.num_replicas != 1:
-                self._confirm(revision)  # or fail: only where the leader may be asked, all of `before` has come
+                self._confirm(
+                    revision
+                )  # or fail: only where the leader may be asked, all of `before` has come
                 removable = np.isin(before.keys, after.keys[pushed | after.purged])
                 for sequence in map(int, (*last[gaps & removable], *first[fresh])):
                     if not self._confirm(sequence):
-                        raise self._unknown(f"revision {sequence} was removed while the table was read; read it again")
+                        raise self._unknown(
+                            f"revision {sequence} was removed while the table was read; read it again"
+                        )
             return
         key = "" if at is None else f"key {self._key(int(at))}"
-        count, limit = int(after.counts[first == at].sum()), f"a larger history (max_msgs_per_subject {most})"
+        count, limit = (
+            int(after.counts[first == at].sum()),
+            f"a larger history (max_msgs_per_subject {most})",
+        )
         causes = {
             "this mirror lacks some, and does not say why: read the bucket that it mirrors": state.mirror,
             "some are missing, and its stream lets single ones be removed (no deny_delete, or schedules)": alone,
-            f"{key} was purged, or has expired, by revision {at}: a deletion keeps old ones": at in first[after.purged],
-            f"{key} has {count} later ones, and {kept} are sure to be kept: {limit} keeps more": at in first[pushed],
+            f"{key} was purged, or has expired, by revision {at}: a deletion keeps old ones": at
+            in first[after.purged],
+            f"{key} has {count} later ones, and {kept} are sure to be kept: {limit} keeps more": at
+            in first[pushed],
             f"one of {key} may have expired by a TTL of its own": at and state.allow_msg_ttl,
             "some have expired, or were evicted: a longer ttl (max_age) keeps them": vanished,
             f"later ones are missing too, maybe the deletion of a key: {limit} keeps more": not complete,
@@ -232,7 +273,10 @@ class _PastReader:
 
     def _confirm(self, sequence: int) -> bool:
         """Whether the leader has a revision. Raises `PermissionDenied` if the account may not ask."""
-        return self.requests.call(partial(message, stream=self.part.stream, sequence=sequence)) is not None
+        return (
+            self.requests.call(partial(message, stream=self.part.stream, sequence=sequence))
+            is not None
+        )
 
     def _key(self, sequence: int) -> str:
         """Return the key of a revision, "" if it is gone by now."""

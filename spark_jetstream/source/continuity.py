@@ -51,7 +51,9 @@ def latest_position(state: StreamSummary) -> StreamPosition:
     return _position_at(state, max(state.last_seq + 1, state.first_kept))
 
 
-def idle_position(position: StreamPosition, state: StreamSummary, *, held: bool) -> StreamPosition | None:
+def idle_position(
+    position: StreamPosition, state: StreamSummary, *, held: bool
+) -> StreamPosition | None:
     """Return where to move a query whose filter matched nothing for long, or None while there is no need.
 
     If nothing matches for longer than the stream keeps messages, `check_continuity` can no longer tell a quiet subject
@@ -65,8 +67,15 @@ def idle_position(position: StreamPosition, state: StreamSummary, *, held: bool)
     if held and state.retention != "limits":
         far = _removal(position, state, share=2) is Removal.POSSIBLE
     else:
-        goes = state.expires or state.max_msgs > 0 or state.max_bytes > 0 or state.retention != "limits"
-        far = goes and position.next - state.first_kept < (state.last_seq + 1 - state.first_kept) // 2
+        goes = (
+            state.expires
+            or state.max_msgs > 0
+            or state.max_bytes > 0
+            or state.retention != "limits"
+        )
+        far = (
+            goes and position.next - state.first_kept < (state.last_seq + 1 - state.first_kept) // 2
+        )
     return latest_position(state) if far and latest_position(state) != position else None
 
 
@@ -113,7 +122,9 @@ def check_continuity(
         sequence = latest if evidence.later is None else min(evidence.later[0], latest)
         following = _position_at(state, max(sequence, state.first_kept))
         return _lost(following, f"{what} ({_TAIL_CAUSE})", filtered=filtered)
-    if max(next_, evidence.matched_up_to) >= state.first_seq or _goes_by_design(position, state, bucket=bucket):
+    if max(next_, evidence.matched_up_to) >= state.first_seq or _goes_by_design(
+        position, state, bucket=bucket
+    ):
         return position, None
     gone = state.first_seq - 1
     which = f"message {next_}" if gone == next_ else f"messages {next_} to {gone}"
@@ -131,7 +142,9 @@ def check_continuity(
     return _lost(earliest_position(state), what, filtered=filtered)
 
 
-def _lost_tail(position: StreamPosition, state: StreamSummary, evidence: Evidence) -> tuple[str, int] | None:
+def _lost_tail(
+    position: StreamPosition, state: StreamSummary, evidence: Evidence
+) -> tuple[str, int] | None:
     """Return what shows that the stream lost its tail, and the last sequence to continue at; None if nothing does."""
     name, next_, read_at = state.name, position.next, position.last_timestamp
     if state.last_seq < next_ - 1:
@@ -143,11 +156,21 @@ def _lost_tail(position: StreamPosition, state: StreamSummary, evidence: Evidenc
     reused = f"stream {name} lost its tail and gave its sequences to other messages: sequence {next_ - 1} was read with"
     if evidence.reread is not None:
         # The message at next-1 is another one, which was not read yet.
-        return f"{reused} timestamp {read_at} ns, and has timestamp {evidence.reread} ns now", next_ - 1
-    if evidence.later is not None and evidence.later[0] < next_ and evidence.later[1] <= state.last_timestamp:
+        return (
+            f"{reused} timestamp {read_at} ns, and has timestamp {evidence.reread} ns now",
+            next_ - 1,
+        )
+    if (
+        evidence.later is not None
+        and evidence.later[0] < next_
+        and evidence.later[1] <= state.last_timestamp
+    ):
         # If the stream ends with an older message, its clock was set back, and times say nothing about sequences.
         sequence, stored_at = evidence.later
-        return f"{reused} time {rfc3339(read_at)}, and sequence {sequence} has time {rfc3339(stored_at)}", sequence
+        return (
+            f"{reused} time {rfc3339(read_at)}, and sequence {sequence} has time {rfc3339(stored_at)}",
+            sequence,
+        )
     return None
 
 
@@ -199,7 +222,9 @@ def _position_at(state: StreamSummary, sequence: int) -> StreamPosition:
 
 def _cause(state: StreamSummary) -> str:
     if state.retention != "limits":
-        return f"its retention is {state.retention}: likely acknowledged by its consumers, or purged"
+        return (
+            f"its retention is {state.retention}: likely acknowledged by its consumers, or purged"
+        )
     if _limits(state):
         return "likely expired or pushed out by the limits of the stream, or purged"
     return "likely purged or deleted"

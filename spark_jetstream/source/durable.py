@@ -14,7 +14,14 @@ from typing import Any
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Requests, ask, stream_info
-from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, OptionError, ProtocolError, ServerBusy
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerNotFound,
+    JetStreamError,
+    OptionError,
+    ProtocolError,
+    ServerBusy,
+)
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
 from spark_jetstream.protocol.features import CONSUMER_RESET, FILTERED_PURGE
@@ -111,7 +118,9 @@ class ConsumerState:
         """Whether the server can move the consumer there: since 2.14, and not before the sequence it began at."""
         start = self.config.get("opt_start_seq")
         by_start = self.config.get("deliver_policy") == "by_start_sequence"
-        return CONSUMER_RESET.is_at(self.level) and sequence >= (start if by_start and isinstance(start, int) else 1)
+        return CONSUMER_RESET.is_at(self.level) and sequence >= (
+            start if by_start and isinstance(start, int) else 1
+        )
 
     def differences(self, filters: tuple[str, ...], *, in_memory: bool) -> list[str]:
         """What keeps the consumer from holding a query's position, each as "field: wanted X, is Y".
@@ -123,13 +132,21 @@ class ConsumerState:
         begins = str(config.get("deliver_policy", "all"))
         fields = [
             ("ack_policy", "explicit", str(config.get("ack_policy", "none"))),
-            ("deliver_policy", begins if self.run and begins == "by_start_sequence" else "all", begins),
+            (
+                "deliver_policy",
+                begins if self.run and begins == "by_start_sequence" else "all",
+                begins,
+            ),
             ("filter_subjects", _listed(filters), _listed(self.filters)),
             ("deliver_subject", "none", str(config.get("deliver_subject") or "none")),
         ]
         if not in_memory:
             fields.append(("mem_storage", "false", str(bool(config.get("mem_storage"))).lower()))
-        return [f"{field}: wanted {wanted}, is {value}" for field, wanted, value in fields if wanted != value]
+        return [
+            f"{field}: wanted {wanted}, is {value}"
+            for field, wanted, value in fields
+            if wanted != value
+        ]
 
 
 def consumer_state(body: Mapping[str, Any], context: str) -> ConsumerState:
@@ -244,7 +261,9 @@ class DurableConsumers:
                 raise taken(name, stream, other) from None
             raise
 
-    def take_over(self, stream: str, name: str, consumer: ConsumerState, since: str) -> ConsumerState:
+    def take_over(
+        self, stream: str, name: str, consumer: ConsumerState, since: str
+    ) -> ConsumerState:
         """Write into the consumer's metadata that this run has it now; nothing else about it changes."""
         context = f"take over consumer {name} of stream {stream} (option durable)"
         marks = {**_metadata(consumer.config), RUN: self.run, SINCE: since}
@@ -285,7 +304,9 @@ class DurableConsumers:
         """Move the consumer. The server does not reply for a missing one (`RequestTimeout`)."""
         context = f"move consumer {name} of stream {stream} to sequence {sequence} (option durable)"
         body = jsapi.request_body(seq=sequence)
-        return consumer_state(self._api(jsapi.CONSUMER_RESET, stream, name, body=body, to=context), context)
+        return consumer_state(
+            self._api(jsapi.CONSUMER_RESET, stream, name, body=body, to=context), context
+        )
 
     def delete(self, stream: str, name: str) -> None:
         """Delete the consumer, if it exists."""
@@ -299,7 +320,9 @@ class DurableConsumers:
         connection = self._connection()
         subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
         # No message fits into it: it delivers nothing, and counts as activity.
-        connection.request(subject, jsapi.request_body(batch=1, max_bytes=1, no_wait=True), context=context)
+        connection.request(
+            subject, jsapi.request_body(batch=1, max_bytes=1, no_wait=True), context=context
+        )
 
     def loses_messages(self, state: StreamSummary, consumer: ConsumerState) -> bool:
         """Whether the purge of one filter of a work queue takes messages of the others (`FILTERED_PURGE`)."""
@@ -323,7 +346,9 @@ class DurableConsumers:
             if end > self.stream(stream).first_kept:
                 self._purge(stream, end, None)
         except JetStreamError as error:
-            log.warning("stream %s keeps messages that no consumer needs any more: %s", stream, error)
+            log.warning(
+                "stream %s keeps messages that no consumer needs any more: %s", stream, error
+            )
 
     def _connection(self) -> Connection:
         return self.requests.connect(self.requests.retry_timeout)
@@ -332,7 +357,9 @@ class DurableConsumers:
         connection = self._connection()
         return connection.api(jsapi.subject(connection.prefix, template, *names), body, context=to)
 
-    def _write(self, stream: str, name: str, filters: Sequence[str], request: bytes, context: str) -> ConsumerState:
+    def _write(
+        self, stream: str, name: str, filters: Sequence[str], request: bytes, context: str
+    ) -> ConsumerState:
         connection = self._connection()
         subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
         return consumer_state(connection.api(subject, request, context=context), context)
@@ -368,7 +395,9 @@ class DurableConsumers:
             consumers += page
             total = int(jsapi.field(body, "total", int, context))
             if body.get("missing") or (not page and total):
-                raise ServerBusy(f"cannot {context}: not all are known now", code=0, err_code=0, description="")
+                raise ServerBusy(
+                    f"cannot {context}: not all are known now", code=0, err_code=0, description=""
+                )
         return consumers
 
 
@@ -382,7 +411,11 @@ def _filters(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _metadata(config: Mapping[str, Any]) -> dict[str, str]:
     metadata = config.get("metadata")
-    return {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
+    return (
+        {str(key): str(value) for key, value in metadata.items()}
+        if isinstance(metadata, dict)
+        else {}
+    )
 
 
 def _listed(filters: Iterable[str]) -> str:

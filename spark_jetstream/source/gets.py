@@ -23,7 +23,9 @@ class Gets:
     def __init__(self, requests: Requests, options: SourceOptions) -> None:
         self._requests = requests
         self._options = options
-        self._tried: tuple[tuple[int, int], bool] | None = None  # over which connection, and whether they worked
+        self._tried: tuple[tuple[int, int], bool] | None = (
+            None  # over which connection, and whether they worked
+        )
 
     def suit(self, state: StreamSummary, messages: int) -> bool:
         """Whether tasks of so many messages read this stream, which has no gaps, with Direct Gets.
@@ -45,7 +47,11 @@ class Gets:
         connect, end = self._requests.connect, state.last_seq + 1
         part = SequenceRange(state.name, end - 2, end, 2, state.created)
         settings = PullSettings(
-            2, self._options.fetch_max_bytes, self._options.fetch_timeout, 0.0, fail_on_data_loss=True
+            2,
+            self._options.fetch_max_bytes,
+            self._options.fetch_timeout,
+            0.0,
+            fail_on_data_loss=True,
         )
         try:
             DirectProbe(Requests(connect, 0.0), state.name, ()).peek(state.last_seq)

@@ -111,7 +111,9 @@ class ObjectRows:
         objects = live_objects(metas, self.bucket, self.options.path_glob_filter)
         yield from self._rows(_Stream(part.stream, part.created), objects, newer_later=True)
 
-    def _rows(self, stream: _Stream, objects: Sequence[StoredObject], *, newer_later: bool) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, stream: _Stream, objects: Sequence[StoredObject], *, newer_later: bool
+    ) -> Iterator[pa.RecordBatch]:
         """Read objects of `stream`. `newer_later`: a newer version of an object has a row of its own, later."""
         self.stream, self.newer_later = stream, newer_later
         for some in self._portions(self._renewed(objects) if self.with_content else objects):
@@ -231,7 +233,9 @@ class ObjectRows:
         if listed is not None and listed.sequence != stored.sequence:
             return self._row(listed)
         if listed is not None:
-            self._lost(f"{self._name(stored)} is a link to object {name!r} of bucket {bucket}, which {problem}")
+            self._lost(
+                f"{self._name(stored)} is a link to object {name!r} of bucket {bucket}, which {problem}"
+            )
         return None
 
     def _linked(self, name: str) -> StreamSummary:
@@ -247,7 +251,11 @@ class ObjectRows:
 
     def _renewed(self, objects: Sequence[StoredObject]) -> list[StoredObject]:
         """Return the objects that have rows. Links, and objects without content, are as they are now."""
-        bare = [stored for stored in objects if stored.meta.link or not (stored.meta.size or stored.meta.chunks)]
+        bare = [
+            stored
+            for stored in objects
+            if stored.meta.link or not (stored.meta.size or stored.meta.chunks)
+        ]
         current: dict[str, StoredObject | None] = {}
         for at in range(0, len(bare), self.together):
             current |= self._current(bare[at : at + self.together])
@@ -256,7 +264,9 @@ class ObjectRows:
 
     def _current(self, objects: Sequence[StoredObject]) -> dict[str, StoredObject | None]:
         """Return what the subjects of objects have now, None instead of what has no row or gets one later."""
-        current: dict[str, StoredObject | None] = dict.fromkeys(stored.subject for stored in objects)
+        current: dict[str, StoredObject | None] = dict.fromkeys(
+            stored.subject for stored in objects
+        )
         try:
             newest = self._newest(self.stream, list(current))
         except DataLossError as error:
@@ -266,11 +276,16 @@ class ObjectRows:
         for stored in objects:
             listed = newest.get(stored.subject)
             if listed is None:
-                self._lost(f"{self._name(stored)} is gone: its meta message was purged, or has expired")
+                self._lost(
+                    f"{self._name(stored)} is gone: its meta message was purged, or has expired"
+                )
             elif not listed.readable:
                 log.info("%s was deleted while it was read", self._name(stored))
             elif self.newer_later and listed.sequence != stored.sequence:
-                log.info("%s was replaced before it was read, its new version comes later", self._name(stored))
+                log.info(
+                    "%s was replaced before it was read, its new version comes later",
+                    self._name(stored),
+                )
             else:
                 current[stored.subject] = listed
         return current
@@ -291,7 +306,11 @@ class ObjectRows:
 
     def _planned(self, stream: _Stream) -> None:
         """Note how many replicas a stream has. Raise `DataLossError` when it is gone, or was created again."""
-        name, created, context = stream.name, stream.created, f"read stream {stream.name} (option objectBucket)"
+        name, created, context = (
+            stream.name,
+            stream.created,
+            f"read stream {stream.name} (option objectBucket)",
+        )
         lost = self.missing.get(stream)
         if lost is None:
             try:
@@ -315,7 +334,11 @@ class ObjectRows:
             "chunks": lambda kind: pa.array([row.holder.meta.chunks for row in rows], kind),
             "digest": lambda kind: pa.array([row.holder.meta.digest or None for row in rows], kind),
             "modified": lambda kind: pa.array([row.listed.timestamp // 1000 for row in rows], kind),
-            "headers": lambda kind: pa.array([list(row.listed.meta.headers.items()) or None for row in rows], kind),
+            "headers": lambda kind: pa.array(
+                [list(row.listed.meta.headers.items()) or None for row in rows], kind
+            ),
             "content": lambda kind: pa.nulls(len(rows), kind) if content is None else content,
         }
-        return pa.RecordBatch.from_arrays([column[field.name](field.type) for field in self.schema], schema=self.schema)
+        return pa.RecordBatch.from_arrays(
+            [column[field.name](field.type) for field in self.schema], schema=self.schema
+        )

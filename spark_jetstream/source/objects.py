@@ -36,14 +36,22 @@ class ObjectGroup:
     objects: tuple[StoredObject, ...]
 
 
-def live_objects(messages: Iterable[MessageRun], bucket: str, glob: str | None = None) -> list[StoredObject]:
+def live_objects(
+    messages: Iterable[MessageRun], bucket: str, glob: str | None = None
+) -> list[StoredObject]:
     """Return the newest version of each object that exists and whose whole name `glob` matches, in stream order.
 
     `messages` are meta messages in stream order; of several of one object the last one counts.
     """
     pattern = name_pattern("*" if glob is None else glob)
-    newest = {stored.subject: stored for some in messages for stored in stored_objects(some, bucket)}
-    chosen = [stored for stored in newest.values() if stored.readable and pattern.fullmatch(stored.meta.name)]
+    newest = {
+        stored.subject: stored for some in messages for stored in stored_objects(some, bucket)
+    }
+    chosen = [
+        stored
+        for stored in newest.values()
+        if stored.readable and pattern.fullmatch(stored.meta.name)
+    ]
     return sorted(chosen, key=lambda stored: stored.sequence)
 
 

@@ -56,12 +56,18 @@ class StreamPosition:
     def __post_init__(self) -> None:
         # bool is a subclass of int, and JSON would write it as true; numpy integers cannot be written at all.
         if type(self.next) is not int or not 1 <= self.next <= _LAST_SEQUENCE:
-            raise OffsetError(f"'next' of an offset must be an integer from 1 to 2**64-1, not {_shown(self.next)}")
+            raise OffsetError(
+                f"'next' of an offset must be an integer from 1 to 2**64-1, not {_shown(self.next)}"
+            )
         if type(self.created) is not str or not self.created:
-            raise OffsetError(f"'created' of an offset must be a time as text, not {_shown(self.created)}")
+            raise OffsetError(
+                f"'created' of an offset must be a time as text, not {_shown(self.created)}"
+            )
         if type(self.last_timestamp) is not int or not 0 <= self.last_timestamp <= _LAST_NANOSECOND:
             shown = _shown(self.last_timestamp)
-            raise OffsetError(f"'last_timestamp' of an offset must be an integer from 0 to 2**63-1, not {shown}")
+            raise OffsetError(
+                f"'last_timestamp' of an offset must be an integer from 0 to 2**63-1, not {shown}"
+            )
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,9 @@ class Offset:
 
     def __post_init__(self) -> None:
         for name in ("streams", "cuts"):
-            object.__setattr__(self, name, MappingProxyType(dict(sorted(getattr(self, name).items()))))
+            object.__setattr__(
+                self, name, MappingProxyType(dict(sorted(getattr(self, name).items())))
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy does not pickle.
@@ -85,17 +93,25 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark takes it: dictionaries, integers and strings, keys in canonical order."""
-        streams = {name: {each: getattr(at, each) for each in _FIELDS} for name, at in self.streams.items()}
+        streams = {
+            name: {each: getattr(at, each) for each in _FIELDS} for name, at in self.streams.items()
+        }
         if not self.cuts:
             return {"version": 1, "streams": streams}
-        return {"version": VERSION, "streams": streams, "cuts": {name: [*cuts] for name, cuts in self.cuts.items()}}
+        return {
+            "version": VERSION,
+            "streams": streams,
+            "cuts": {name: [*cuts] for name, cuts in self.cuts.items()},
+        }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Offset:
         """Read what `to_json` wrote. Raises `OffsetError` for anything else."""
         try:
             positions = _positions(content)
-            return cls(positions, _cuts(content.get("cuts"), positions) if "cuts" in content else {})
+            return cls(
+                positions, _cuts(content.get("cuts"), positions) if "cuts" in content else {}
+            )
         except OffsetError as error:
             raise OffsetError(f"{error}; {REMEDY}") from None
         except RecursionError:  # of `repr`, where the JSON was just not too deep for its parser
@@ -115,10 +131,14 @@ def _positions(content: Mapping[str, Any]) -> dict[str, StreamPosition]:
 
 def _check_version(content: Mapping[str, Any]) -> None:
     if "version" not in content:
-        raise OffsetError("the offset has no field 'version': it was not written by spark-jetstream")
+        raise OffsetError(
+            "the offset has no field 'version': it was not written by spark-jetstream"
+        )
     version = content["version"]
     if type(version) is not int or version < 1:
-        raise OffsetError(f"'version' of an offset must be an integer of at least 1, not {_shown(version)}")
+        raise OffsetError(
+            f"'version' of an offset must be an integer of at least 1, not {_shown(version)}"
+        )
     if version > VERSION:
         raise OffsetError(
             f"the offset was written by a newer release of spark-jetstream"
@@ -139,7 +159,9 @@ def _position(name: str, fields: Any) -> StreamPosition:
     if not name:
         raise OffsetError("an offset names its streams with text, not with ''")
     if not isinstance(fields, Mapping):
-        raise OffsetError(f"the offset of stream {name} must be a JSON object, not {_shown(fields)}")
+        raise OffsetError(
+            f"the offset of stream {name} must be a JSON object, not {_shown(fields)}"
+        )
     _check_fields(fields, _FIELDS, f"the offset of stream {name}")
     try:
         return StreamPosition(**{each: fields[each] for each in _FIELDS})
@@ -149,10 +171,14 @@ def _position(name: str, fields: Any) -> StreamPosition:
 
 def _cuts(content: Any, positions: Mapping[str, StreamPosition]) -> dict[str, Cuts]:
     if not isinstance(content, Mapping) or not content:
-        raise OffsetError(f"'cuts' of an offset must be a JSON object of at least one stream, not {_shown(content)}")
+        raise OffsetError(
+            f"'cuts' of an offset must be a JSON object of at least one stream, not {_shown(content)}"
+        )
     for name, cuts in content.items():
         if name not in positions:
-            raise OffsetError(f"'cuts' of an offset names {_shown(name)}, which is none of its streams")
+            raise OffsetError(
+                f"'cuts' of an offset names {_shown(name)}, which is none of its streams"
+            )
         if not isinstance(cuts, list) or not _are_cuts(cuts, positions[name].next):
             raise OffsetError(
                 f"stream {name}: 'cuts' of an offset must be rising sequences up to {positions[name].next}, with the "
@@ -162,7 +188,11 @@ def _cuts(content: Any, positions: Mapping[str, StreamPosition]) -> dict[str, Cu
 
 
 def _are_cuts(cuts: list[Any], end: int) -> bool:
-    if len(cuts) < 3 or len(cuts) % 2 == 0 or any(type(each) is not int or each < 1 for each in cuts):
+    if (
+        len(cuts) < 3
+        or len(cuts) % 2 == 0
+        or any(type(each) is not int or each < 1 for each in cuts)
+    ):
         return False
     widths = [above - below for below, above in pairwise(cuts[::2])]
     fitting = all(tasks <= width for tasks, width in zip(cuts[1::2], widths, strict=True))

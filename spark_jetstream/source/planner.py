@@ -39,7 +39,9 @@ class Planner:
     methods a reader calls seven, each of which is over all streams of the query; what concerns one is in `StreamPlan`.
     """
 
-    def __init__(self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.options = options
         self._clock = clock
         self._requests = requests = Requests(
@@ -53,7 +55,9 @@ class Planner:
         self._unwritten: Offset | None = None
         # The batch that `latest` has decided last, and what was counted for its cuts.
         self._decided: tuple[tuple[Offset, Offset] | None, Mapping[str, Split]] = None, {}
-        self._dropped: set[str] = set()  # streams of the checkpoint that are logged as no longer read
+        self._dropped: set[str] = (
+            set()
+        )  # streams of the checkpoint that are logged as no longer read
         self._met = False  # whether the query is new, or this run has seen a stream of its offset that was found
         self._target: Offset | None = None
         self._waiting_since: float | None = None
@@ -73,7 +77,9 @@ class Planner:
             return
         if complete or self._target is None:
             selection.look(complete=complete)
-        names = {name for name in known if selection.may_have(name)} - selection.others | selection.chosen
+        names = {
+            name for name in known if selection.may_have(name)
+        } - selection.others | selection.chosen
         for name in sorted(self._plans.keys() - names):
             if name in selection.others:
                 log.warning("stream %s does not match any more: the query forgets it", name)
@@ -81,7 +87,11 @@ class Planner:
         self._take_up(sorted(names))
 
     def _look(
-        self, positions: Mapping[str, StreamPosition], *, only: bool = False, reporting: bool = False
+        self,
+        positions: Mapping[str, StreamPosition],
+        *,
+        only: bool = False,
+        reporting: bool = False,
     ) -> dict[str, StreamPlan]:
         """Ask the server for the states of all streams in one go, or `only` of those with a position.
 
@@ -99,9 +109,18 @@ class Planner:
                 return error
             return None
 
-        missing = {name: error for name, error in self._by_stream(see, asked).items() if error is not None}
-        known = [] if self._selection is None or reporting or only else sorted(asked.keys() & positions)
-        if known and missing.keys() >= set(known) and self.options.fail_on_data_loss and not self._met:
+        missing = {
+            name: error for name, error in self._by_stream(see, asked).items() if error is not None
+        }
+        known = (
+            [] if self._selection is None or reporting or only else sorted(asked.keys() & positions)
+        )
+        if (
+            known
+            and missing.keys() >= set(known)
+            and self.options.fail_on_data_loss
+            and not self._met
+        ):
             raise DataLossError(
                 f"none of the streams in the checkpoint exists ({', '.join(known)}): is this another server, account "
                 "or domain? If they were deleted, set failOnDataLoss=false to go on without them"
@@ -125,18 +144,28 @@ class Planner:
                 raise DataLossError(f"{what}; set failOnDataLoss=false to go on without them")
             log.warning("%s; failOnDataLoss is false, so the query goes on without them", what)
         elif position is not None:
-            log.warning("stream %s was deleted: the query forgets it, and has read all that it knew of", plan.name)
+            log.warning(
+                "stream %s was deleted: the query forgets it, and has read all that it knew of",
+                plan.name,
+            )
         del self._plans[plan.name]
 
     def _begun(
-        self, offset: Offset, streams: Mapping[str, StreamPosition], cuts: Mapping[str, Cuts] | None = None
+        self,
+        offset: Offset,
+        streams: Mapping[str, StreamPosition],
+        cuts: Mapping[str, Cuts] | None = None,
     ) -> Offset:
         """Return an offset with those of the `streams`, if they are found ones, that it lacks, each at sequence 1.
 
         Without a pattern the streams are found ones that the batch has `cuts` of: it was planned with a pattern.
         """
         found = streams if self._selection is not None else cuts or {}
-        new = {name: StreamPosition(1, streams[name].created) for name in found if name not in offset.streams}
+        new = {
+            name: StreamPosition(1, streams[name].created)
+            for name in found
+            if name not in offset.streams
+        }
         return Offset({**offset.streams, **new}, offset.cuts) if new else offset
 
     def _by_stream(self, ask: Callable[[StreamPlan], T], names: Iterable[str]) -> dict[str, T]:
@@ -158,9 +187,13 @@ class Planner:
     def initial(self) -> Offset:
         """Return where the query starts, by `startingTimestamp` or `startingOffsets`."""
         self._find(complete=True)
-        begin = _twice(lambda: Offset({name: plan.begin() for name, plan in self._look({}).items()}))
+        begin = _twice(
+            lambda: Offset({name: plan.begin() for name, plan in self._look({}).items()})
+        )
         # Spark asks once more when it plans the tasks of the first batch.
-        latest = self.options.starting_timestamp is None and self.options.starting_offsets == "latest"
+        latest = (
+            self.options.starting_timestamp is None and self.options.starting_offsets == "latest"
+        )
         if latest and not self._met:
             self._unwritten = begin
         self._met = True
@@ -194,7 +227,9 @@ class Planner:
         if start is None:
             self._find(complete=True)
             # The end of the stream, because an offset must never go back.
-            return Offset({name: latest_position(plan.state) for name, plan in self._look({}).items()})
+            return Offset(
+                {name: latest_position(plan.state) for name, plan in self._look({}).items()}
+            )
         self._resume(start)
         end = _twice(lambda: self._latest(start, limited=limited))
         # Spark compares texts, and would make a batch of other cuts.
@@ -245,7 +280,9 @@ class Planner:
                 batches[name] = StreamBatch.of_deleted(plan, start.streams[name])
         return batches
 
-    def _look_with_times(self, start: Offset) -> tuple[dict[str, StreamPlan], dict[str, int | None]]:
+    def _look_with_times(
+        self, start: Offset
+    ) -> tuple[dict[str, StreamPlan], dict[str, int | None]]:
         """Return what `_look` returns, and the times at which the last messages read were stored, by stream.
 
         Only some streams have a time, None if the message is gone. It is asked for in one round trip with the states:
@@ -261,7 +298,9 @@ class Planner:
         times = {name: future.result() for name, future in asked.items() if name in found}
         return found, times
 
-    def _ends(self, batches: Mapping[str, StreamBatch], *, limited: bool) -> dict[str, StreamPosition]:
+    def _ends(
+        self, batches: Mapping[str, StreamBatch], *, limited: bool
+    ) -> dict[str, StreamPosition]:
         """Return where the next micro-batch ends in each stream."""
         available = sum(batch.backlog for batch in batches.values())
         if not self._admitted(available, limited):
@@ -281,7 +320,10 @@ class Planner:
         gone, kind = [name for name in offset.streams if not ours(name)], self.options.chosen_by
         # Only a query that finds its streams may have none.
         if len(gone) == len(offset.streams) and (gone or self._selection is None):
-            had, names = ", ".join(gone) or "no stream", ", ".join(self.options.read_streams) or "none of them"
+            had, names = (
+                ", ".join(gone) or "no stream",
+                ", ".join(self.options.read_streams) or "none of them",
+            )
             raise OptionError(
                 f"the checkpoint is of another query: it has {had}, and option {kind} names {names}; correct the "
                 "option, or start the query with a new checkpoint",
@@ -290,7 +332,11 @@ class Planner:
         for name in gone:
             if name not in self._dropped:
                 self._dropped.add(name)
-                log.warning("stream %s is in the checkpoint and not in option %s: its position is dropped", name, kind)
+                log.warning(
+                    "stream %s is in the checkpoint and not in option %s: its position is dropped",
+                    name,
+                    kind,
+                )
 
     def _last_read(
         self,
@@ -304,7 +350,11 @@ class Planner:
 
         `times` are those that were looked up already.
         """
-        due = [name for name, plan in found.items() if plan.is_due(positions.get(name), planned=planned)]
+        due = [
+            name
+            for name, plan in found.items()
+            if plan.is_due(positions.get(name), planned=planned)
+        ]
 
         def look_up(plan: StreamPlan) -> Evidence:
             return plan.look_up(positions[plan.name], times)
@@ -320,7 +370,9 @@ class Planner:
             return position
         if target.next <= position.next:
             return plan.end(position, later=False)
-        lost = plan.state.followed and target.next > plan.state.last_seq + 1  # the tail, since the target was fixed
+        lost = (
+            plan.state.followed and target.next > plan.state.last_seq + 1
+        )  # the tail, since the target was fixed
         return plan.end(position) if lost else target
 
     def _admitted(self, available: int, limited: bool) -> bool:
@@ -331,7 +383,11 @@ class Planner:
         if self._waiting_since is None:
             self._waiting_since = self._clock()
         # With Trigger.AvailableNow and Trigger.Once no batch waits.
-        enough = not limited or self._target is not None or available >= (self.options.min_messages_per_trigger or 1)
+        enough = (
+            not limited
+            or self._target is not None
+            or available >= (self.options.min_messages_per_trigger or 1)
+        )
         if not enough and self._clock() - self._waiting_since < self.options.max_trigger_delay:
             return False
         self._waiting_since = None
@@ -345,8 +401,14 @@ class Planner:
         if not options.max_bytes_per_trigger:
             return most
         objects = options.object_bucket is not None
-        sizes = {name: BatchBytes(batch, objects=objects) for name, batch in batches.items() if batch.backlog}
-        limits = share(options.max_bytes_per_trigger, {name: size.waiting for name, size in sizes.items()})
+        sizes = {
+            name: BatchBytes(batch, objects=objects)
+            for name, batch in batches.items()
+            if batch.backlog
+        }
+        limits = share(
+            options.max_bytes_per_trigger, {name: size.waiting for name, size in sizes.items()}
+        )
         for name, size in sizes.items():
             most[name] = min(most[name], size.messages(limits[name]))
         return most
@@ -368,7 +430,8 @@ class Planner:
             if name not in self._plans:
                 kind = self.options.chosen_by
                 raise OptionError(
-                    f"the checkpoint has a batch with stream {name}, which the option {kind} does not name", option=kind
+                    f"the checkpoint has a batch with stream {name}, which the option {kind} does not name",
+                    option=kind,
                 )
         # A state without the end of the batch must come from the leader.
         ends = {name: end.streams[name] for name in start.streams if name in wholes}
@@ -378,7 +441,11 @@ class Planner:
         return {whole.stream: whole for whole in ranges_between(start, end, self.options.subjects)}
 
     def _ranges(
-        self, start: Offset, end: Offset, wholes: Mapping[str, SequenceRange], found: Mapping[str, StreamPlan]
+        self,
+        start: Offset,
+        end: Offset,
+        wholes: Mapping[str, SequenceRange],
+        found: Mapping[str, StreamPlan],
     ) -> list[SequenceRange]:
         read = self._last_read(start.streams, found, {}, planned=True)
         streams: dict[str, PlannedRange] = {}
@@ -398,7 +465,9 @@ class Planner:
         tasks = self._tasks(rests, splits, end.cuts)
         return [streams[task.stream].within_stream(task) for task in tasks]
 
-    def _decided_splits(self, start: Offset, end: Offset, streams: Mapping[str, PlannedRange]) -> dict[str, Split]:
+    def _decided_splits(
+        self, start: Offset, end: Offset, streams: Mapping[str, PlannedRange]
+    ) -> dict[str, Split]:
         """Return the splits that `latest` has counted, of the streams that have lost nothing since."""
         batch, counted = self._decided
         if batch != (start, end):
@@ -430,7 +499,9 @@ class Planner:
         for name, plan in found.items():
             plan.continued(streams[name].start, read.get(name))
 
-    def _split(self, wholes: Mapping[str, SequenceRange], cuts: Mapping[str, Cuts] | None = None) -> dict[str, Split]:
+    def _split(
+        self, wholes: Mapping[str, SequenceRange], cuts: Mapping[str, Cuts] | None = None
+    ) -> dict[str, Split]:
         """Cut ranges that are not empty into tasks, at `cuts` where these are decided."""
         decided = cuts or {}
         # All counts before the first cut: a stream's tasks depend on what the others hold.
@@ -450,10 +521,19 @@ class Planner:
         return self._by_stream(split, wholes)
 
     def _tasks(
-        self, wholes: Mapping[str, SequenceRange], splits: Mapping[str, Split], cuts: Mapping[str, Cuts]
+        self,
+        wholes: Mapping[str, SequenceRange],
+        splits: Mapping[str, Split],
+        cuts: Mapping[str, Cuts],
     ) -> list[SequenceRange]:
-        tasks = self._by_stream(lambda plan: plan.tasks(wholes[plan.name], splits[plan.name]), splits)
-        gone = {name: Split(cuts[name], [None] * (len(cuts[name]) // 2)) for name in cuts if name not in tasks}
+        tasks = self._by_stream(
+            lambda plan: plan.tasks(wholes[plan.name], splits[plan.name]), splits
+        )
+        gone = {
+            name: Split(cuts[name], [None] * (len(cuts[name]) // 2))
+            for name in cuts
+            if name not in tasks
+        }
         tasks |= {name: cut_at(wholes[name], split) for name, split in gone.items()}
         return [task for name in sorted(tasks) for task in tasks[name]]
 

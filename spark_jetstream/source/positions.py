@@ -20,7 +20,9 @@ from spark_jetstream.streams.direct import CLOCK_SKEW
 log = logging.getLogger(__name__)
 
 
-def starting_position(options: SourceOptions, probe: StreamProbe, state: StreamSummary) -> StreamPosition:
+def starting_position(
+    options: SourceOptions, probe: StreamProbe, state: StreamSummary
+) -> StreamPosition:
     """Return where a query without checkpoint starts, by its options. Raise `OptionError`."""
     if options.starting_timestamp is not None:
         return _position_since(options.starting_timestamp, options, probe, state)
@@ -53,12 +55,17 @@ def _position_from(sequence: int, options: SourceOptions, state: StreamSummary) 
     """Return the position at a sequence (`startingOffsets`)."""
     begins = f"startingOffsets begins stream {state.name} at sequence {sequence}"
     if sequence > max(state.last_seq + 1, state.first_kept):
-        raise OptionError(f"{begins}, but its last message has sequence {state.last_seq}", option="startingOffsets")
+        raise OptionError(
+            f"{begins}, but its last message has sequence {state.last_seq}",
+            option="startingOffsets",
+        )
     # A bucket removes revisions by design: by its history, its TTL, or when they are replaced.
     if sequence < state.first_kept and not options.of_bucket:
         problem = f"{begins}, but the first message kept has sequence {state.first_kept}"
         if options.fail_on_data_loss:
-            raise OptionError(f"{problem}; set failOnDataLoss to false to begin there", option="startingOffsets")
+            raise OptionError(
+                f"{problem}; set failOnDataLoss to false to begin there", option="startingOffsets"
+            )
         log.warning("%s: beginning there", problem)
         return earliest_position(state)
     return StreamPosition(max(sequence, state.first_kept), state.created)
@@ -84,9 +91,7 @@ def ending_position(
             option="endingOffsets",
         )
     if sequence < start.next:
-        problem = (
-            f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence {start.next}"
-        )
+        problem = f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence {start.next}"
         if options.fail_on_data_loss or sequence > state.first_kept:
             raise OptionError(problem, option="endingOffsets")
         log.warning("%s: all that was to be read is gone", problem)
@@ -102,7 +107,9 @@ def needs_direct(state: StreamSummary, options: SourceOptions, *, endangered: bo
     return options.read_with == "direct" or state.retention == "workqueue" or endangered
 
 
-def check_retention(state: StreamSummary, options: SourceOptions, *, endangered: bool = False) -> None:
+def check_retention(
+    state: StreamSummary, options: SourceOptions, *, endangered: bool = False
+) -> None:
     """Raise `OptionError` when the stream cannot be read with these options. ``endangered`` as in `needs_direct`."""
     if options.counters and not (state.allow_msg_counter or state.mirror):
         raise OptionError(
@@ -163,7 +170,9 @@ def _not_direct(state: StreamSummary, *, endangered: bool) -> OptionError:
 def check_start(state: StreamSummary, options: SourceOptions) -> None:
     """Raise `OptionError` when a new query would skip messages of a work queue: its first commit would remove them."""
     name = "startingOffsets" if options.starting_timestamp is None else "startingTimestamp"
-    if state.retention == "workqueue" and (name == "startingTimestamp" or options.starting_offsets != "earliest"):
+    if state.retention == "workqueue" and (
+        name == "startingTimestamp" or options.starting_offsets != "earliest"
+    ):
         raise OptionError(
             f"option {name} has no meaning for stream {state.name}, a work queue: what a query passes over would be "
             "removed from it unread; leave the option out, and purge the stream if you do not want its messages",

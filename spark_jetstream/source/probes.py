@@ -124,7 +124,9 @@ class StreamProbe(ABC):
         """Return the first message that matches from a ``sequence`` or time (``nanoseconds``) on, else the last one."""
 
 
-def probe_of(requests: Requests, stream: str, filters: tuple[str, ...], *, direct: bool) -> StreamProbe:
+def probe_of(
+    requests: Requests, stream: str, filters: tuple[str, ...], *, direct: bool
+) -> StreamProbe:
     """Return a probe that creates consumers; or with `direct` none."""
     return (DirectProbe if direct else ConsumerProbe)(requests, stream, filters)
 
@@ -175,7 +177,9 @@ class ConsumerProbe(StreamProbe):
         """See `StreamProbe.stored_at`; where a consumer must be asked, a message that does not match is None."""
         if self._gets:
             try:
-                return DirectProbe(Requests(self._requests.connect, 0.0), self._stream, ()).stored_at(sequence)
+                return DirectProbe(
+                    Requests(self._requests.connect, 0.0), self._stream, ()
+                ).stored_at(sequence)
             except JetStreamError as error:
                 # The account may not; or there is an outage, in which only the consumer is tried again.
                 self._gets = not isinstance(error, PermissionDenied)
@@ -198,7 +202,9 @@ class ConsumerProbe(StreamProbe):
             except PermissionDenied as error:
                 if not self._filters:
                     raise
-                log.info("stream %s: %s; only messages that match are looked at", self._stream, error)
+                log.info(
+                    "stream %s: %s; only messages that match are looked at", self._stream, error
+                )
                 self._sees_all = False
         return self._since(self._filters, nanoseconds)
 
@@ -226,7 +232,9 @@ class ConsumerProbe(StreamProbe):
             self._gets = False
             return None
 
-    def _ask_leader(self, filters: tuple[str, ...], start: Mapping[str, int]) -> tuple[int, int] | None:
+    def _ask_leader(
+        self, filters: tuple[str, ...], start: Mapping[str, int]
+    ) -> tuple[int, int] | None:
         context = f"look at stream {self._stream}"
 
         def ask_once(connection: Connection) -> tuple[int, int] | None:
@@ -243,7 +251,9 @@ class ConsumerProbe(StreamProbe):
         with advice():
             return self._requests.call(ask_once)
 
-    def _ask(self, filters: tuple[str, ...], start: Mapping[str, Any], *, look: bool = True) -> Peeked:
+    def _ask(
+        self, filters: tuple[str, ...], start: Mapping[str, Any], *, look: bool = True
+    ) -> Peeked:
         """Create a consumer, take its count (and with `look` its first message), and delete it."""
 
         def ask_once(connection: Connection) -> Peeked:
@@ -334,20 +344,28 @@ class DirectProbe(StreamProbe):
             for number, subject in enumerate(subjects):
                 filtered = subject if self._filters else None
                 body = jsapi.direct_request(first, filtered, batch=1, max_bytes=_MAX_BYTES)
-                inbox.publish(jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self._stream), body, number)
+                inbox.publish(
+                    jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self._stream), body, number
+                )
             while len(answers) < len(subjects):
-                frames = receive(connection, inbox, f"count messages of stream {self._stream} by direct gets")
+                frames = receive(
+                    connection, inbox, f"count messages of stream {self._stream} by direct gets"
+                )
                 for answer in read_answers(frames, inbox.subject):
                     answers.setdefault(answer.number, answer)
         return {subject: answers[number] for number, subject in enumerate(subjects)}
 
-    def _confirm(self, connection: Connection, endings: Mapping[str, EndOfBatch], first: int) -> None:
+    def _confirm(
+        self, connection: Connection, endings: Mapping[str, EndOfBatch], first: int
+    ) -> None:
         """Raise `JetStreamError` unless the statuses say that no message matches, and the leader agrees."""
         if not endings:
             return
         context = f"read stream {self._stream} (option stream)"
         for ending in endings.values():
-            check_ending(ending, self._stream, partial(stream_info, connection, self._stream, context))
+            check_ending(
+                ending, self._stream, partial(stream_info, connection, self._stream, context)
+            )
         sequence = next_at_leader(connection, self._stream, tuple(endings), first)
         if sequence is not None:
             raise AnswerRejected(

@@ -177,7 +177,11 @@ class Progress:
         whose filter overlaps its own in part (2.15.1).
         """
         held = self._held.get(state.name)
-        return held is not None and held.created == state.created and max(held.next, held.held_from) <= sequence
+        return (
+            held is not None
+            and held.created == state.created
+            and max(held.next, held.held_from) <= sequence
+        )
 
     def check(self, state: StreamSummary, done: int) -> None:
         """Check with one request that the consumer exists and is this run's. `state` is what the stream is now.
@@ -189,7 +193,10 @@ class Progress:
             held.done = max(held.done, done)
             self._requests.call(lambda _: self._look(state, held))
             return
-        self._not_held(state, f"stream {state.name} was deleted and created again, and its consumer went with it")
+        self._not_held(
+            state,
+            f"stream {state.name} was deleted and created again, and its consumer went with it",
+        )
         self.open(state, fresh=True)
 
     # Opening
@@ -198,7 +205,9 @@ class Progress:
         name, durable = state.name, self._durable
         since = rfc3339(state.server_time) if state.server_time else ""
         consumer = self._consumers.info(name, durable)
-        moving = None if state.retention == "workqueue" else self._consumers.info(name, self._stand_in)
+        moving = (
+            None if state.retention == "workqueue" else self._consumers.info(name, self._stand_in)
+        )
         # A consumer that no query has had yet may be younger than the checkpoint.
         held_from = state.first_kept if fresh else state.last_seq + 1
         earlier = None
@@ -297,7 +306,9 @@ class Progress:
         consumer = self._look(state, held)
         if consumer is None:
             return
-        if not held.leftover and next_sequence == (held.removed if state.retention == "workqueue" else consumer.next):
+        if not held.leftover and next_sequence == (
+            held.removed if state.retention == "workqueue" else consumer.next
+        ):
             held.resumed = False
             return
         # The state of the caller may be from before an outage, in which the stream lost its tail.
@@ -392,7 +403,9 @@ class Progress:
                 log.info("stream %s: %s", stream, error)
         return self._consumers.info(stream, self._durable)
 
-    def _move(self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
+    def _move(
+        self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int
+    ) -> ConsumerState:
         if not consumer.can_move_to(to):
             return self._create_again(state, held, consumer, to)
         try:
@@ -408,7 +421,9 @@ class Progress:
                 raise
             return self._create_again(state, held, consumer, to)
 
-    def _create_again(self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
+    def _create_again(
+        self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int
+    ) -> ConsumerState:
         """Create the consumer again where the server cannot move it.
 
         At each moment one of two consumers holds what is not committed. A crash between two steps leaves the consumer,
@@ -506,18 +521,31 @@ class Progress:
         """Raise if another client moved the consumer past messages that Spark has not committed."""
         if consumer.next < held.next:
             # A server that crashed may have lost the last move. To hold messages for too long does no harm.
-            log.info("stream %s: consumer %s is back at sequence %d", state.name, self._durable, consumer.next)
-        elif held.next < consumer.next != held.trying and consumer.next > max(state.first_kept, held.done):
+            log.info(
+                "stream %s: consumer %s is back at sequence %d",
+                state.name,
+                self._durable,
+                consumer.next,
+            )
+        elif held.next < consumer.next != held.trying and consumer.next > max(
+            state.first_kept, held.done
+        ):
             direct = self._options.read_with == "direct"
-            passed_over = probe_of(self._requests, state.name, self._filters, direct=direct).peek(held.next)
+            passed_over = probe_of(self._requests, state.name, self._filters, direct=direct).peek(
+                held.next
+            )
             what = (
                 f"consumer {self._durable} of stream {state.name} (option durable) was moved from sequence {held.next} "
                 f"to {consumer.next}"
             )
             if passed_over is not None and passed_over[0] < consumer.next:
-                raise JetStreamError(f"{what} by another client, past messages that Spark has not committed")
+                raise JetStreamError(
+                    f"{what} by another client, past messages that Spark has not committed"
+                )
             # The server moves the consumer when matching messages are purged.
-            self._not_held(state, f"{what}, by a purge or by another client: the messages between are gone")
+            self._not_held(
+                state, f"{what}, by a purge or by another client: the messages between are gone"
+            )
         held.next = consumer.next
 
     def _missing(self, state: StreamSummary, held: _Held) -> ConsumerState | None:
@@ -525,7 +553,11 @@ class Progress:
         if now.created != held.created:
             self._log_other_stream(state.name)
             return None
-        moving = None if state.retention == "workqueue" else self._consumers.info(state.name, self._stand_in)
+        moving = (
+            None
+            if state.retention == "workqueue"
+            else self._consumers.info(state.name, self._stand_in)
+        )
         if moving is not None:
             # This run was interrupted between deleting the consumer and creating it again.
             if moving.run != self._run:
@@ -561,7 +593,9 @@ class Progress:
 
     @staticmethod
     def _log_other_stream(name: str) -> None:
-        log.warning("stream %s was deleted and created again: nothing is committed in the new one", name)
+        log.warning(
+            "stream %s was deleted and created again: nothing is committed in the new one", name
+        )
 
 
 #: Seconds that a commit may keep its caller. An interest stream removes each message before it answers, so a commit
@@ -640,4 +674,7 @@ def _log_failure(committing: Future[None]) -> None:
     """Log why a commit failed whose caller no longer waited: a query that ends now makes no call that would raise."""
     error = committing.exception()
     if error is not None:
-        log.warning("a commit on the server failed (option durable); the next run of the query repeats it: %s", error)
+        log.warning(
+            "a commit on the server failed (option durable); the next run of the query repeats it: %s",
+            error,
+        )

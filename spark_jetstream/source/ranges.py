@@ -46,7 +46,9 @@ def ranges_between(start: Offset, end: Offset, subjects: Sequence[str] = ()) -> 
         since = start.streams.get(name)
         first = to.next if since is None else since.next if since.created == to.created else 1
         if first < to.next or name in end.cuts:
-            ranges.append(SequenceRange(name, min(first, to.next), to.next, None, to.created, tuple(subjects)))
+            ranges.append(
+                SequenceRange(name, min(first, to.next), to.next, None, to.created, tuple(subjects))
+            )
     return ranges
 
 
@@ -85,7 +87,9 @@ class Survey:
         return max(0, self.probe.pending(self.whole.end) - self._rest)
 
 
-def shares(counts: Mapping[str, int], *, max_messages: int, min_partitions: int = 1) -> tuple[dict[str, int], int]:
+def shares(
+    counts: Mapping[str, int], *, max_messages: int, min_partitions: int = 1
+) -> tuple[dict[str, int], int]:
     """Share the tasks of a micro-batch out among its streams, which have so many messages each.
 
     Return the number of tasks of each stream (>= 1), and how many messages a task may have. A stream gets as few tasks
@@ -148,7 +152,9 @@ def count_again(survey: Survey, cuts: Cuts) -> Split:
         return min(max(survey.below(edge), 0), survey.count)
 
     points = [Point(edge, below(edge)) for edge in cuts[::2]]
-    return _counted([_Part(*each) for each in zip(cuts[1::2], points, points[1:], strict=False)], survey)
+    return _counted(
+        [_Part(*each) for each in zip(cuts[1::2], points, points[1:], strict=False)], survey
+    )
 
 
 def cut_at(whole: SequenceRange, split: Split) -> list[SequenceRange]:
@@ -227,7 +233,9 @@ def _counted(parts: Sequence[_Part], survey: Survey) -> Split:
         cuts += (min(part.pieces, part.width), part.high.sequence)
         known = cuts[-2] == 1 or part.size == part.width
         # A count of 0 would say that the piece is known to be empty.
-        counts.append(part.size - drift if known and (part.size > drift or len(parts) == 1) else None)
+        counts.append(
+            part.size - drift if known and (part.size > drift or len(parts) == 1) else None
+        )
     return Split(tuple(cuts), counts, survey.whole.removals, survey.whole.sifted)
 
 
@@ -241,14 +249,18 @@ def _cut(part: _Part, survey: Survey, probes: int) -> tuple[Point | None, int]:
     slack = max(slack, 1 if size >= 3 * pieces else 0)
     window = max(aim - slack, low.below + ahead), min(aim + slack, high.below - (pieces - ahead))
     bracket = find_cut(survey.below, survey.probe, low, high, window=window, probes=probes)
-    inside = [point for point in (bracket.low, bracket.high) if low.below < point.below < high.below]
+    inside = [
+        point for point in (bracket.low, bracket.high) if low.below < point.below < high.below
+    ]
     return min(inside, key=lambda point: abs(point.below - aim), default=None), bracket.used
 
 
 def _sides(part: _Part, cut: Point, most: int) -> tuple[_Part, _Part]:
     ahead = cut.below - part.low.below
     after = part.size - ahead
-    share_ahead = min(max(1, _ceil(2 * part.pieces * ahead - part.size, 2 * part.size)), part.pieces - 1)
+    share_ahead = min(
+        max(1, _ceil(2 * part.pieces * ahead - part.size, 2 * part.size)), part.pieces - 1
+    )
     return (
         _Part(max(share_ahead, _pieces(ahead, most)), part.low, cut),
         _Part(max(part.pieces - share_ahead, _pieces(after, most)), cut, part.high),

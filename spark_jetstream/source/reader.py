@@ -80,7 +80,9 @@ Prepare = Callable[[SourceOptions, bool], None]
 class _Source:
     streaming: bool
 
-    def __init__(self, options: Mapping[str, object], schema: StructType, prepare: Prepare | None = None) -> None:
+    def __init__(
+        self, options: Mapping[str, object], schema: StructType, prepare: Prepare | None = None
+    ) -> None:
         """Take what Spark gives; ``prepare`` is called on the driver, before the first request about a stream."""
         self._raw = hidden(options)
         self._fields = [_given(field) for field in schema.fields]
@@ -132,7 +134,11 @@ class _Source:
             return plan()
         except StreamNotFound as error:
             of = self.options.dead_letters_of
-            new = [name for name in self.options.read_streams if name not in read] if of is None else [of]
+            new = (
+                [name for name in self.options.read_streams if name not in read]
+                if of is None
+                else [of]
+            )
             hint = nearest_stream(self._connect, new, options=of is None)
             if of is not None and not hint:
                 hint = f"; spark-jetstream dead-letters keep {of} makes it"
@@ -141,7 +147,9 @@ class _Source:
 
     def _requests(self, *, resumed: bool = False) -> Requests:
         times = self.options.connection
-        return Requests(self._connect, times.retry_timeout, None if resumed else times.connect_timeout)
+        return Requests(
+            self._connect, times.retry_timeout, None if resumed else times.connect_timeout
+        )
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
@@ -170,21 +178,33 @@ class _Source:
             yield from self._rows(read(self._connect, part, settings, label), part.stream)
         else:
             objects = ObjectRows(self._connect, settings, label, options, columns)
-            yield from objects.of_group(part) if isinstance(part, ObjectGroup) else objects.of_range(part)
+            yield from (
+                objects.of_group(part) if isinstance(part, ObjectGroup) else objects.of_range(part)
+            )
 
     def _rows(self, pulled: Iterator[MessageRun], stream: str) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
         if options.dead_letters_of is not None:
-            kept = (m for run in pulled for m in zip(run.sequences.tolist(), run.payloads().to_pylist(), strict=True))
-            yield from read_dead_letters(self._requests(resumed=True), options.dead_letters_of, kept, columns)
+            kept = (
+                m
+                for run in pulled
+                for m in zip(run.sequences.tolist(), run.payloads().to_pylist(), strict=True)
+            )
+            yield from read_dead_letters(
+                self._requests(resumed=True), options.dead_letters_of, kept, columns
+            )
             return
         for messages in pulled:
             if options.bucket is not None:
-                batch = bucket_batch(messages, bucket=options.bucket, columns=columns, live_only=options.table)
+                batch = bucket_batch(
+                    messages, bucket=options.bucket, columns=columns, live_only=options.table
+                )
             elif options.counters:
                 batch = counter_batch(messages, stream=stream, columns=columns)
             else:
-                batch = record_batch(messages, columns=columns, with_headers=options.include_headers, stream=stream)
+                batch = record_batch(
+                    messages, columns=columns, with_headers=options.include_headers, stream=stream
+                )
             if len(batch):
                 yield batch
 
@@ -224,7 +244,11 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
-        parts = self._table() if self.options.table else self._existing(lambda: self.open_planner().batch_ranges())
+        parts = (
+            self._table()
+            if self.options.table
+            else self._existing(lambda: self.open_planner().batch_ranges())
+        )
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -244,7 +268,9 @@ class JetStreamBatchReader(_Source, DataSourceReader):
                 selection.look(complete=True)
                 names = tuple(sorted(selection.chosen))
             contexts = {name: f"read stream {name} (option {options.chosen_by})" for name in names}
-            states = self._existing(lambda: [requests.stream(name, context) for name, context in contexts.items()])
+            states = self._existing(
+                lambda: [requests.stream(name, context) for name, context in contexts.items()]
+            )
             return [self._table_of(state, options.subjects) for state in states]
         state, subjects = find_bucket(requests, options)
         part = self._table_of(state, subjects)
@@ -253,7 +279,9 @@ class JetStreamBatchReader(_Source, DataSourceReader):
         if options.object_bucket is None:
             return [part]
         with advice():
-            return plan_objects(self._connect, part, self._pull_settings(), task_label(), options, self.columns)
+            return plan_objects(
+                self._connect, part, self._pull_settings(), task_label(), options, self.columns
+            )
 
     def _table_of(self, state: StreamSummary, subjects: tuple[str, ...]) -> TablePart:
         options = self.options
@@ -301,10 +329,17 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
         error = sys.exc_info()[1]
         if not isinstance(error, (ValueError, RecursionError)):
             return
-        modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        modules = [
+            str(frame.f_globals.get("__name__"))
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+        ]
         if modules[-1].partition(".")[0] == "json" and __name__ not in modules:
             # A huge number is a `ValueError` too, whose text has an advice that would not help.
-            fault = f": {error}" if isinstance(error, json.JSONDecodeError) else ", or its parts are too large"
+            fault = (
+                f": {error}"
+                if isinstance(error, json.JSONDecodeError)
+                else ", or its parts are too large"
+            )
             raise OffsetError(f"an offset in the checkpoint is not JSON{fault}; {REMEDY}") from None
 
     # Admission control
@@ -320,7 +355,9 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
             return ReadMinRows(options.min_messages_per_trigger)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
         """Return the end of the next micro-batch; `limit` says whether the options per trigger apply.
 
         Spark 4.0 and 4.1 pass neither: they apply, and the end that was planned last in this run is the start.

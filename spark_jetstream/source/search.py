@@ -40,7 +40,13 @@ class Bracket(NamedTuple):
 
 
 def find_cut(
-    below: Callable[[int], int], probe: Probe, low: Point, high: Point, *, window: tuple[int, int], probes: int
+    below: Callable[[int], int],
+    probe: Probe,
+    low: Point,
+    high: Point,
+    *,
+    window: tuple[int, int],
+    probes: int,
 ) -> Bracket:
     """Look for a sequence with ``window[0] <= below(sequence) <= window[1]`` between two known points.
 

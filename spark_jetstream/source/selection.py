@@ -27,14 +27,18 @@ _APART = ("KV_", "OBJ_", "$")
 class Selection:
     """The streams that match. Used by one thread."""
 
-    def __init__(self, options: SourceOptions, requests: Requests, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, options: SourceOptions, requests: Requests, clock: Callable[[], float]
+    ) -> None:
         self._requests = requests
         self._clock = clock
         self._text = options.stream_pattern or "*"
         self._pattern = name_pattern(self._text)
         self._metadata = [pair.split("=", 1) for pair in options.stream_metadata]
         given = [name for name in ("streamPattern", "streamMetadata") if name in options.given()]
-        self._context = f"find the streams to read (option{'s'[len(given) < 2 :]} {' and '.join(given)})"
+        self._context = (
+            f"find the streams to read (option{'s'[len(given) < 2 :]} {' and '.join(given)})"
+        )
         self._looked: float | None = None
         self._trouble = ""  # that was logged last
         self._mismatched: set[str] | None = None  # when it looked last
@@ -72,7 +76,9 @@ class Selection:
             log.warning("cannot %s: none matches yet", self._context)
 
     def _look(self, connection: Connection, *, complete: bool) -> None:
-        subject = jsapi.subject(connection.prefix, jsapi.STREAM_LIST if self._metadata else jsapi.STREAM_NAMES)
+        subject = jsapi.subject(
+            connection.prefix, jsapi.STREAM_LIST if self._metadata else jsapi.STREAM_NAMES
+        )
         ask = connection.api if self._metadata else connection.ask  # `jsapi.GATHERED`
         matching: dict[str, bool] = {}
         trouble: list[str] = []
@@ -83,8 +89,14 @@ class Selection:
             here = dict(map(self._read, jsapi.field(page, "streams", list, self._context, [])))
             # Servers that do not support a stream's configuration say why.
             offline: dict[str, Any] = jsapi.field(page, "offline", dict, self._context, {})
-            missing = {*map(str, jsapi.field(page, "missing", list, self._context, []))} - offline.keys()
-            trouble += [f"no server answered for stream {name}" for name in sorted(missing) if self.may_have(name)]
+            missing = {
+                *map(str, jsapi.field(page, "missing", list, self._context, []))
+            } - offline.keys()
+            trouble += [
+                f"no server answered for stream {name}"
+                for name in sorted(missing)
+                if self.may_have(name)
+            ]
             lasting += [
                 f"no server can run stream {name} ({brief(str(why))})"
                 for name, why in offline.items()
@@ -95,7 +107,11 @@ class Selection:
             if offset and names[:1] != [last]:
                 trouble.append("a stream was created or deleted meanwhile")
             following = offset + jsapi.whole(page, "limit", self._context)
-            if not names or following - 1 <= offset or following >= jsapi.whole(page, "total", self._context):
+            if (
+                not names
+                or following - 1 <= offset
+                or following >= jsapi.whole(page, "total", self._context)
+            ):
                 break
             # Pages overlap by one name: if it is another one, the server has counted other streams before it.
             offset, last = following - 1, names[-1]
@@ -119,4 +135,6 @@ class Selection:
             config = jsapi.field({"entry": entry}, "entry.config", dict, self._context)
         name = jsapi.field(config, "name", str, self._context)
         metadata = jsapi.field(config, "metadata", dict, self._context, {})
-        return name, self.may_have(name) and all(metadata.get(key) == value for key, value in self._metadata)
+        return name, self.may_have(name) and all(
+            metadata.get(key) == value for key, value in self._metadata
+        )

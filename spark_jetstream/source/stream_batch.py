@@ -55,7 +55,9 @@ class StreamBatch:
             return self.end
         if most == 0:
             return self.start
-        cut, read_at = limit_end(self.start.next, self.end.next, most, self.plan.probe, self.backlog)
+        cut, read_at = limit_end(
+            self.start.next, self.end.next, most, self.plan.probe, self.backlog
+        )
         if cut == self.end.next:
             return self.end
         return StreamPosition(cut, self.end.created, read_at)

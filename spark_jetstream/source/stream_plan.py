@@ -13,7 +13,13 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
-from spark_jetstream.source.continuity import Evidence, check_continuity, contradicts, idle_position, latest_position
+from spark_jetstream.source.continuity import (
+    Evidence,
+    check_continuity,
+    contradicts,
+    idle_position,
+    latest_position,
+)
 from spark_jetstream.source.durable import is_long
 from spark_jetstream.source.gets import Gets
 from spark_jetstream.source.offsets import StreamPosition
@@ -48,7 +54,9 @@ class StreamPlan:
     raises. Nine of the sixteen attributes are what it remembers (docs/architecture.md, "Processes").
     """
 
-    def __init__(self, name: str, options: SourceOptions, requests: Requests, progress: LazyCommit) -> None:
+    def __init__(
+        self, name: str, options: SourceOptions, requests: Requests, progress: LazyCommit
+    ) -> None:
         self.name = name
         self.context = f"read stream {name} (option {options.chosen_by})"
         self.known: StreamSummary | None = None
@@ -57,7 +65,9 @@ class StreamPlan:
         self._requests = requests
         self._progress = progress
         self._gets = Gets(requests, options)
-        self.probe = probe_of(requests, name, options.subjects, direct=options.read_with == "direct")
+        self.probe = probe_of(
+            requests, name, options.subjects, direct=options.read_with == "direct"
+        )
         self._deleted = False  # and logged
         self._warned = False  # of its retention
         # The position whose last message was looked up, and the state of the stream then.
@@ -94,7 +104,10 @@ class StreamPlan:
         check_retention(state, self._options, endangered=endangered)
         if needs_direct(state, self._options, endangered=endangered) and not self.probe.direct:
             if endangered:
-                log.warning("stream %s is read with Direct Get: it has interest retention and many messages", self.name)
+                log.warning(
+                    "stream %s is read with Direct Get: it has interest retention and many messages",
+                    self.name,
+                )
             self.probe = probe_of(self._requests, self.name, self._options.subjects, direct=True)
         if state.retention == "interest" and not self._warned:
             self._warned = True
@@ -105,7 +118,9 @@ class StreamPlan:
         self._deleted = False
         self.known = state
 
-    def _settled(self, reply: StreamSummary | StreamNotFound, position: StreamPosition | None) -> StreamSummary:
+    def _settled(
+        self, reply: StreamSummary | StreamNotFound, position: StreamPosition | None
+    ) -> StreamSummary:
         """Return a state that no former leader gave."""
         if isinstance(reply, StreamSummary):
             doubtful = contradicts(position, reply) if position is not None else not reply.followed
@@ -180,7 +195,9 @@ class StreamPlan:
             held=self._progress.holds(state, position.next),
         )
         filtered, bucket = bool(self._options.subjects), self._options.of_bucket
-        following, missing = check_continuity(position, state, evidence, filtered=filtered, bucket=bucket)
+        following, missing = check_continuity(
+            position, state, evidence, filtered=filtered, bucket=bucket
+        )
         if following == position and read is not None:
             self._verified = position, state
         if missing is not None and following == position:
@@ -188,9 +205,15 @@ class StreamPlan:
             log.warning("%s", missing)
             self._unmatched = [(state.created, position.next, state.first_seq)]
         elif missing is not None and self._options.fail_on_data_loss:
-            raise DataLossError(f"{missing}; set failOnDataLoss=false to go on at sequence {following.next}")
+            raise DataLossError(
+                f"{missing}; set failOnDataLoss=false to go on at sequence {following.next}"
+            )
         elif missing is not None:
-            log.warning("%s; failOnDataLoss is false, so reading goes on at sequence %d", missing, following.next)
+            log.warning(
+                "%s; failOnDataLoss is false, so reading goes on at sequence %d",
+                missing,
+                following.next,
+            )
         return following
 
     def is_due(self, position: StreamPosition | None, *, planned: bool) -> bool:
@@ -231,7 +254,12 @@ class StreamPlan:
         later = None
         if reread != position.last_timestamp:
             later = self.probe.first_of_all_after(position.last_timestamp + 1)
-        if later is not None and reread is None and last_read <= state.last_seq and state.retention == "interest":
+        if (
+            later is not None
+            and reread is None
+            and last_read <= state.last_seq
+            and state.retention == "interest"
+        ):
             certain = self.probe.first_of_all_after(position.last_timestamp + _COARSE)
             later = later if certain is not None and certain[0] < position.next else None
         return Evidence(reread=reread, later=later)
@@ -246,7 +274,10 @@ class StreamPlan:
         state = self.state
         if self._all_match:
             return latest_position(state)
-        if self._counts[0] != (state.created, state.last_seq) or state.server_time >= self._counts[1]:
+        if (
+            self._counts[0] != (state.created, state.last_seq)
+            or state.server_time >= self._counts[1]
+        ):
             sequence, stored_at = self.probe.last() or (0, 0)
             until = INT64_MAX if self.probe.certain else state.server_time + _DOUBTED
             self._last_match = StreamPosition(sequence + 1, state.created, stored_at)
@@ -267,17 +298,30 @@ class StreamPlan:
         lasting = max(end.next, state.first_kept + 1)
         covering = [known for known in self._unmatched if known[1] <= position.next]
         before = [known for known in covering if known[2] < lasting]
-        self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
+        self._unmatched = [
+            *before[-1:],
+            (state.created, end.next, max(end.next, state.last_seq + 1)),
+        ]
         if end.next > position.next:
-            self._counts = ("", 0), 0  # the next batch looks again: a replica may not have known the last one yet
+            self._counts = (
+                ("", 0),
+                0,
+            )  # the next batch looks again: a replica may not have known the last one yet
             return end if later else position
         # Also of a stream with nothing new, whose first messages go by their age.
-        return idle_position(position, state, held=self._progress.holds(state, position.next)) or position
+        return (
+            idle_position(position, state, held=self._progress.holds(state, position.next))
+            or position
+        )
 
     def _matched_up_to(self, position: StreamPosition) -> int:
         """Return `Evidence.matched_up_to` of a position; 0 when the tail was lost since."""
         state = self.state
-        ends = [end for created, first, end in self._unmatched if created == state.created and first <= position.next]
+        ends = [
+            end
+            for created, first, end in self._unmatched
+            if created == state.created and first <= position.next
+        ]
         return max((end for end in ends if end <= state.last_seq + 1), default=0)
 
     def backlog(self, position: StreamPosition, end: StreamPosition) -> int:
@@ -286,14 +330,22 @@ class StreamPlan:
         if end.next <= position.next:
             return 0
         first = max(position.next, state.first_kept)
-        counted = options.max_messages_per_trigger or options.max_bytes_per_trigger or options.min_messages_per_trigger
+        counted = (
+            options.max_messages_per_trigger
+            or options.max_bytes_per_trigger
+            or options.min_messages_per_trigger
+        )
         if options.subjects and end.next == self._matched_up_to(position) == state.last_seq + 1:
             return 0
         if not counted or not (options.subjects or state.num_deleted):
             return max(0, end.next - first)
         # Messages published between the answers raise the later ones; the mean takes half of them for the second.
         probe = self.probe
-        before, waiting, after = probe.pending(end.next), probe.pending(first), probe.pending(end.next)
+        before, waiting, after = (
+            probe.pending(end.next),
+            probe.pending(first),
+            probe.pending(end.next),
+        )
         counted = max(0, waiting - (before + after) // 2)
         # Replicas that lag may count no messages where the end shows that there are some.
         return counted or (end.next - first if probe.direct else 0)
@@ -348,6 +400,15 @@ class StreamPlan:
         replaced = state.replaces or options.of_bucket
         uncounted = replaced or (direct and not dense)
         largest = max(piece.count or 0 for piece in pieces)
-        if options.read_with == "auto" and not direct and dense and not replaced and self._gets.suit(state, largest):
+        if (
+            options.read_with == "auto"
+            and not direct
+            and dense
+            and not replaced
+            and self._gets.suit(state, largest)
+        ):
             read_with = "auto"
-        return [replace(piece, read_with=read_with, count=None if uncounted else piece.count) for piece in pieces]
+        return [
+            replace(piece, read_with=read_with, count=None if uncounted else piece.count)
+            for piece in pieces
+        ]

@@ -74,7 +74,9 @@ def create_reader(
     subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
     backoff, waiting = Backoff(), False
     while True:
-        request = jsapi.consumer_request(stream, jsapi.reader_config(name, filters, **settings, **left_to_stream))
+        request = jsapi.consumer_request(
+            stream, jsapi.reader_config(name, filters, **settings, **left_to_stream)
+        )
         try:
             body = connection.api(subject, request, context=context)
         except ConsumerLimitReached as error:
@@ -82,7 +84,11 @@ def create_reader(
                 text = f"{error}, and no other consumer was removed within {patience.seconds:g} s"
                 raise jsapi.reworded(error, text) from error
             if not waiting:
-                log.warning("waiting for up to %.3g s until another consumer is gone: %s", patience.left, error)
+                log.warning(
+                    "waiting for up to %.3g s until another consumer is gone: %s",
+                    patience.left,
+                    error,
+                )
                 waiting = True
             backoff.pause(patience)
         except ApiError as error:
@@ -118,7 +124,13 @@ def peek(
     name = plan_consumer()
     settings = {"headers_only": True, **start}
     pending, server = create_reader(
-        connection, stream, name, filters, settings, left_to_stream=left_to_stream, patience=patience
+        connection,
+        stream,
+        name,
+        filters,
+        settings,
+        left_to_stream=left_to_stream,
+        patience=patience,
     )
     try:
         first = _first_message(connection, stream, name) if look and pending else None
@@ -129,7 +141,9 @@ def peek(
 
 def _first_message(connection: Connection, stream: str, name: str) -> tuple[int, int] | None:
     with connection.inbox() as inbox:
-        body = jsapi.next_request(1, max_bytes=1 << 30, expires=_PEEK_SECONDS, heartbeat=_PEEK_SECONDS / 2)
+        body = jsapi.next_request(
+            1, max_bytes=1 << 30, expires=_PEEK_SECONDS, heartbeat=_PEEK_SECONDS / 2
+        )
         inbox.publish(jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name), body, 1)
         while (event := inbox.get(2 * _PEEK_SECONDS)) is not None:
             if isinstance(event, Frames):
@@ -165,7 +179,9 @@ def first_at_leader(
             raise ConsumerLost(f"no server leads stream {stream} that a majority follows")
         if start.get("start_sequence", 0) > before.last_seq:
             return None
-        found = peek(connection, stream, filters, start, left_to_stream=left_to_stream, patience=patience)
+        found = peek(
+            connection, stream, filters, start, left_to_stream=left_to_stream, patience=patience
+        )
         after = look()
         removed = found.pending > 0 and found.first is None
         led = not after.clustered or _is_with_leader(found.server, before, after)

@@ -54,7 +54,10 @@ def _advised(stream: str, number: int, advisory: bytes) -> dict[str, Any]:
         raise ProtocolError(f"cannot {context}: it {fault}; {_REMOVE}") from None
     kind = str(body.get("type")).rpartition(".")[2]
     given_up = reply_time(body, "timestamp", context, what="it") // 1000
-    texts = {name: jsapi.field(body, name, str, context, "") or None for name in ("consumer", "reason", "domain")}
+    texts = {
+        name: jsapi.field(body, name, str, context, "") or None
+        for name in ("consumer", "reason", "domain")
+    }
     of_stream = kind in ("max_deliver", "terminated") and body.get("stream") == stream
     if not (of_stream and given_up and texts["consumer"]):
         raise ProtocolError(f"cannot {context}: it is none; {_REMOVE}")
@@ -68,7 +71,9 @@ def _advised(stream: str, number: int, advisory: bytes) -> dict[str, Any]:
     }
 
 
-def _add_messages(stream: str, rows: list[dict[str, Any]], connection: Connection, settled: bool = False) -> None:
+def _add_messages(
+    stream: str, rows: list[dict[str, Any]], connection: Connection, settled: bool = False
+) -> None:
     """Add the columns of the messages to rows. `settled`: no leader of former times answers."""
     found = [message(connection, stream, row["sequence"]) for row in rows]
     # Later than the messages, so none of them is of a later stream.

@@ -35,7 +35,13 @@ from spark_jetstream.errors import DataLossError, JetStreamError, NoResponders, 
 from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun
-from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, MergedReplies, merge, read_answers
+from spark_jetstream.protocol.direct_get import (
+    DirectBatch,
+    EndOfBatch,
+    MergedReplies,
+    merge,
+    read_answers,
+)
 from spark_jetstream.protocol.features import DIRECT_BATCHES, shown_version
 from spark_jetstream.protocol.matching import Matcher
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
@@ -78,7 +84,9 @@ class MirrorAnswered(AnswerRejected):
     """An answer of a mirror."""
 
 
-def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
+def read_direct(
+    connect: Connect, part: SequenceRange, settings: PullSettings, label: str
+) -> Iterator[MessageRun]:
     """Yield the messages of `part`, whose filters must not overlap, in stream order. Raises what `read_range` raises.
 
     The reader holds one batch at a time, of up to `settings.max_bytes` as stored and one message more; filters share
@@ -87,7 +95,9 @@ def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, l
     return checked(part, settings, _gets(connect, part, settings, label))
 
 
-def read_auto(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
+def read_auto(
+    connect: Connect, part: SequenceRange, settings: PullSettings, label: str
+) -> Iterator[MessageRun]:
     """Yield the messages of `part` by Direct Gets, and with a consumer those that these do not bring.
 
     The consumer takes over, and the log says why, at the first error that is no `DataLossError`, or when answers have
@@ -113,13 +123,24 @@ def _gets_or_pulls(
     except DataLossError:
         raise
     except JetStreamError as error:
-        log.warning("%s: a consumer reads stream %s from sequence %d on: %s", label, part.stream, first, error)
+        log.warning(
+            "%s: a consumer reads stream %s from sequence %d on: %s",
+            label,
+            part.stream,
+            first,
+            error,
+        )
     if first < part.end:
         yield from RangeReader(connect, replace(part, first=first), settings, label).read()
 
 
 def _gets(
-    connect: Connect, part: SequenceRange, settings: PullSettings, label: str, *, gives_up: bool = False
+    connect: Connect,
+    part: SequenceRange,
+    settings: PullSettings,
+    label: str,
+    *,
+    gives_up: bool = False,
 ) -> Generator[MessageRun, None, None]:
     """Yield the messages of `part` in stream order, without a look at its count. `gives_up` is that of `_Filtered`."""
     whole = _Filtered(connect, part, settings, label, gives_up)
@@ -129,7 +150,11 @@ def _gets(
         filters = (None,)
     share = max(most // len(filters), min(most, _LEAST_BYTES))
     readers = [
-        through_outages(_FilterReader(whole, subject, share), settings.retry_timeout, Backoff(0.01, at_once=True))
+        through_outages(
+            _FilterReader(whole, subject, share),
+            settings.retry_timeout,
+            Backoff(0.01, at_once=True),
+        )
         for subject in filters
     ]
     with contextlib.ExitStack() as stack:
@@ -196,7 +221,9 @@ def check_server(connection: Connection) -> None:
 def refuse_indirect(state: StreamSummary) -> None:
     """Raise `JetStreamError` if the stream does not allow Direct Gets."""
     if not state.allow_direct:
-        raise JetStreamError(f"stream {state.name} does not answer direct gets; set its allow_direct to true")
+        raise JetStreamError(
+            f"stream {state.name} does not answer direct gets; set its allow_direct to true"
+        )
 
 
 def check_ending(ending: EndOfBatch, stream: str, look_again: Callable[[], StreamSummary]) -> None:
@@ -209,7 +236,9 @@ def check_ending(ending: EndOfBatch, stream: str, look_again: Callable[[], Strea
         raise JetStreamError(f"the server refused a direct get of stream {stream}: {status}")
 
 
-def next_at_leader(connection: Connection, stream: str, subjects: Sequence[str], sequence: int) -> int | None:
+def next_at_leader(
+    connection: Connection, stream: str, subjects: Sequence[str], sequence: int
+) -> int | None:
     """Ask the leader for the first matching message from a sequence on; return its sequence, None if there is none."""
     with _leader_needed(stream):
         return next_sequence(connection, stream, subjects, sequence)
@@ -229,7 +258,9 @@ def _leader_needed(stream: str) -> Iterator[None]:
 
 def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
     """Return the error of an answer that came from a mirror."""
-    return MirrorAnswered(f"mirror {mirror} answers the direct gets of stream {stream}, and may have other messages")
+    return MirrorAnswered(
+        f"mirror {mirror} answers the direct gets of stream {stream}, and may have other messages"
+    )
 
 
 @dataclass
@@ -322,9 +353,13 @@ class _FilterReader:
         batch = min(self.whole.settings.batch, self.part.end - position + 1)
         self.number, self.position, self.last = self.number + 1, position, 0
         body = jsapi.direct_request(position, self.subject, batch=batch, max_bytes=self.max_bytes)
-        inbox.publish(jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self.part.stream), body, self.number)
+        inbox.publish(
+            jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self.part.stream), body, self.number
+        )
 
-    def _take(self, connection: Connection, inbox: Inbox) -> tuple[list[DirectBatch], EndOfBatch | None]:
+    def _take(
+        self, connection: Connection, inbox: Inbox
+    ) -> tuple[list[DirectBatch], EndOfBatch | None]:
         """Wait for more of the answer; return its messages, and the status that ends it if that came too."""
         runs: list[DirectBatch] = []
         frames = receive(connection, inbox, f"read stream {self.part.stream} by direct gets")
@@ -357,7 +392,10 @@ class _FilterReader:
         if (ending.last or 0) != self.last:
             raise AnswerRejected("messages of an answer were lost on the way")
         with _leader_needed(stream):
-            subjects, again = (self.subject,) if self.subject else (), partial(self.whole.look, connection)
+            subjects, again = (
+                (self.subject,) if self.subject else (),
+                partial(self.whole.look, connection),
+            )
             ask = partial(next_sequence, connection, stream, subjects, position)
             sequence = leader_has(connection, self.part, ask, again)
         if sequence is None:

@@ -85,7 +85,11 @@ class Came:
 
 
 def read_list(
-    connect: Connect, part: SequenceRange, settings: PullSettings, label: str, came: Came | None = None
+    connect: Connect,
+    part: SequenceRange,
+    settings: PullSettings,
+    label: str,
+    came: Came | None = None,
 ) -> Iterator[Delivered]:
     """Yield the last message of each subject in a range that begins at 1 and ends where the stream does.
 
@@ -95,7 +99,10 @@ def read_list(
     came = came or Came()
     # After a message of the list was removed, and maybe more, a new list lacks them all.
     policy = settings.policy(Ends.LIST, heartbeat=_HEARTBEAT, quiet_heartbeats=1)
-    requests, looking = Requests(connect, settings.retry_timeout), partial(look, part=part, first=1, settled=True)
+    requests, looking = (
+        Requests(connect, settings.retry_timeout),
+        partial(look, part=part, first=1, settled=True),
+    )
     before = requests.call(looking)
     yield from came.noting(RangeReader(connect, part, settings, label, policy).read())
     # Without `deny_delete`, with TTLs or with schedules a message may go while an older one of its subject stays.
@@ -115,7 +122,9 @@ def _missing(state: StreamSummary) -> tuple[int, str]:
 
 def _contains(ascending: Hashes, hashes: Hashes) -> BoolArray:
     """Return for each hash whether it is among the ascending ones."""
-    contained: BoolArray = ascending.searchsorted(hashes) < ascending.searchsorted(hashes, side="right")
+    contained: BoolArray = ascending.searchsorted(hashes) < ascending.searchsorted(
+        hashes, side="right"
+    )
     return contained
 
 
@@ -139,14 +148,20 @@ def read_to_end(
 
     `check` is that of `RangeReader`. Raises what `read_range` raises.
     """
-    state = Requests(connect, settings.retry_timeout).call(partial(look, part=part, first=part.first, settled=True))
+    state = Requests(connect, settings.retry_timeout).call(
+        partial(look, part=part, first=part.first, settled=True)
+    )
     if state.last_seq < part.first:
         return
     batch = max(settings.batch, LEAST_BATCH)
-    policy = settings.policy(Ends.CAUGHT_UP, expires=2 * _HEARTBEAT, heartbeat=_HEARTBEAT, batch=batch)
+    policy = settings.policy(
+        Ends.CAUGHT_UP, expires=2 * _HEARTBEAT, heartbeat=_HEARTBEAT, batch=batch
+    )
     confirm = _ends_with(state)
     confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
-    reader = RangeReader(connect, part, settings, label, policy, confirm=confirm, check=check, confirming=confirming)
+    reader = RangeReader(
+        connect, part, settings, label, policy, confirm=confirm, check=check, confirming=confirming
+    )
     yield from reader.read()
 
 
@@ -165,7 +180,12 @@ class TablePart:
 
 
 def read_table(
-    connect: Connect, part: TablePart, settings: PullSettings, label: str, *, rolled_up: bool = False
+    connect: Connect,
+    part: TablePart,
+    settings: PullSettings,
+    label: str,
+    *,
+    rolled_up: bool = False,
 ) -> Iterator[MessageRun]:
     """Yield the messages of `part`, deletions and purges included.
 
@@ -176,7 +196,9 @@ def read_table(
     `OutageError` if others wrote faster than this reader, and what `read_range` raises.
     """
     try:
-        yield from _TableReader(connect, part, replace(settings, fail_on_data_loss=True), label, rolled_up).read()
+        yield from _TableReader(
+            connect, part, replace(settings, fail_on_data_loss=True), label, rolled_up
+        ).read()
     except DataLossError:
         raise DataLossError(
             f"stream {part.stream}, created at {part.created}, was deleted or created again after this read was "
@@ -185,7 +207,9 @@ def read_table(
 
 
 class _TableReader:
-    def __init__(self, connect: Connect, part: TablePart, settings: PullSettings, label: str, rolled_up: bool) -> None:
+    def __init__(
+        self, connect: Connect, part: TablePart, settings: PullSettings, label: str, rolled_up: bool
+    ) -> None:
         self.connect = connect
         self.requests = Requests(connect, settings.retry_timeout)
         self.part = SequenceRange(part.stream, 1, END, None, part.created, part.subjects)
@@ -198,7 +222,9 @@ class _TableReader:
         begun = time.monotonic()
         came = Came()
         state = self._look()
-        whole = replace(self.part, first=state.first_kept, end=max(state.last_seq + 1, state.first_kept))
+        whole = replace(
+            self.part, first=state.first_kept, end=max(state.last_seq + 1, state.first_kept)
+        )
         last = whole.first - 1
         for messages in self._present(whole, state, came):
             last = max(last, int(messages.sequences[-1]))
@@ -227,7 +253,9 @@ class _TableReader:
             if len(rows):
                 yield MergedReplies((messages,), rows, messages.sequences[rows])
 
-    def _present(self, whole: SequenceRange, state: StreamSummary, came: Came) -> Iterator[MessageRun]:
+    def _present(
+        self, whole: SequenceRange, state: StreamSummary, came: Came
+    ) -> Iterator[MessageRun]:
         """Return the messages that the stream held at the beginning, each subject once at most; see `read_list`."""
         if self.direct:
             if not self.rolled_up and state.max_msgs_per_subject != 1:
@@ -238,7 +266,9 @@ class _TableReader:
             whole = replace(whole, sifted=sifts(state, whole))
             return came.noting(read_direct(self.connect, whole, self.settings, self.label))
         if state.max_msgs_per_subject == 1:
-            reader = RangeReader(self.connect, whole, self.settings, self.label, confirm=_ends_with(state))
+            reader = RangeReader(
+                self.connect, whole, self.settings, self.label, confirm=_ends_with(state)
+            )
             return came.noting(reader.read())
         whole = replace(whole, subjects=whole.subjects or (">",))
         return read_list(self.connect, whole, self.settings, self.label, came)
@@ -246,7 +276,9 @@ class _TableReader:
     def _stored_since(self, first: int) -> Iterator[MessageRun]:
         """Yield all messages from a sequence on, until there are no more."""
         if not self.direct:
-            yield from read_to_end(self.connect, replace(self.part, first=first), self.settings, self.label)
+            yield from read_to_end(
+                self.connect, replace(self.part, first=first), self.settings, self.label
+            )
             return
         # Range by range, until a range lacks no message, or the leader knows of none after it.
         stream, filters = self.part.stream, self.part.subjects

@@ -46,7 +46,9 @@ class RawMessage:
         return match[1] if match is not None else b""
 
 
-def last_message(connection: Connection, stream: str, subject: str, *, prefix: str | None = None) -> RawMessage | None:
+def last_message(
+    connection: Connection, stream: str, subject: str, *, prefix: str | None = None
+) -> RawMessage | None:
     """Return the last message of a stream on a subject, or None. ``prefix`` is the stream's, if not the connection's.
 
     All functions of this module raise what `Connection.api` raises.
@@ -60,16 +62,22 @@ def next_message(
 ) -> RawMessage | None:
     """Return the first message on a subject (or filter) from a sequence on, or None, as `last_message` does."""
     context = f"get the message of stream {stream} on {subject} from sequence {sequence} on"
-    return _message(connection, stream, jsapi.request_body(seq=sequence, next_by_subj=subject), context, prefix)
+    return _message(
+        connection, stream, jsapi.request_body(seq=sequence, next_by_subj=subject), context, prefix
+    )
 
 
-def next_sequence(connection: Connection, stream: str, subjects: Sequence[str], sequence: int) -> int | None:
+def next_sequence(
+    connection: Connection, stream: str, subjects: Sequence[str], sequence: int
+) -> int | None:
     """Return the sequence of the first message on one of the subjects (or filters; none: all) from a sequence on."""
     found = next_messages(connection, stream, subjects, sequence)
     return min((message.sequence for message in found), default=None)
 
 
-def next_messages(connection: Connection, stream: str, subjects: Sequence[str], sequence: int) -> list[RawMessage]:
+def next_messages(
+    connection: Connection, stream: str, subjects: Sequence[str], sequence: int
+) -> list[RawMessage]:
     """Return the first message from a sequence on for each subject (or filter; none: all) that has one."""
     questions = [
         (f"get the message of stream {stream} on {subject} from sequence {sequence} on", subject)
@@ -78,7 +86,9 @@ def next_messages(connection: Connection, stream: str, subjects: Sequence[str], 
     return _messages(connection, stream, questions, seq=sequence)
 
 
-def first_messages(connection: Connection, stream: str, subjects: Sequence[str], nanoseconds: int) -> list[RawMessage]:
+def first_messages(
+    connection: Connection, stream: str, subjects: Sequence[str], nanoseconds: int
+) -> list[RawMessage]:
     """Return the first message stored at a time (ns) or later for each subject that has one."""
     since = rfc3339(nanoseconds)
     questions = [
@@ -90,7 +100,10 @@ def first_messages(connection: Connection, stream: str, subjects: Sequence[str],
 
 def last_messages(connection: Connection, stream: str, subjects: Sequence[str]) -> list[RawMessage]:
     """Return the last message of each subject (or filter; none: of all) that has one."""
-    questions = [(f"get the last message of stream {stream} on {subject}", subject) for subject in subjects or (">",)]
+    questions = [
+        (f"get the last message of stream {stream} on {subject}", subject)
+        for subject in subjects or (">",)
+    ]
     return _messages(connection, stream, questions)
 
 
@@ -105,7 +118,10 @@ def _messages(
     """
     at = jsapi.subject(connection.prefix, jsapi.MESSAGE_GET, stream)
     by = "next_by_subj" if start else "last_by_subj"
-    asked = [Question(at, context, jsapi.request_body(**start, **{by: subject})) for context, subject in questions]
+    asked = [
+        Question(at, context, jsapi.request_body(**start, **{by: subject}))
+        for context, subject in questions
+    ]
     if len(asked) == 1:
         only = _message(connection, stream, asked[0].body, asked[0].context)
         return [] if only is None else [only]
@@ -141,7 +157,9 @@ def search_time(
     return low, found
 
 
-def message(connection: Connection, stream: str, sequence: int, *, prefix: str | None = None) -> RawMessage | None:
+def message(
+    connection: Connection, stream: str, sequence: int, *, prefix: str | None = None
+) -> RawMessage | None:
     """Return one message of a stream, or None when it is gone, as `last_message` does."""
     context = f"get message {sequence} of stream {stream}"
     return _message(connection, stream, jsapi.request_body(seq=sequence), context, prefix)
@@ -151,7 +169,9 @@ def _message(
     connection: Connection, stream: str, request: bytes, context: str, prefix: str | None = None
 ) -> RawMessage | None:
     try:
-        body = ask(connection, jsapi.MESSAGE_GET, stream, body=request, context=context, prefix=prefix)
+        body = ask(
+            connection, jsapi.MESSAGE_GET, stream, body=request, context=context, prefix=prefix
+        )
     except MessageNotFound:
         return None
     return _stored(body, context)
@@ -162,7 +182,9 @@ def _stored(body: Mapping[str, Any], context: str) -> RawMessage:
     sequence = jsapi.whole(body, "message.seq", context, least=1)
     stored = body["message"]
     try:
-        headers, data = (base64.b64decode(stored.get(name) or "", validate=True) for name in ("hdrs", "data"))
+        headers, data = (
+            base64.b64decode(stored.get(name) or "", validate=True) for name in ("hdrs", "data")
+        )
     except (ValueError, TypeError):
         raise ProtocolError(f"cannot {context}: the server's reply is not base64") from None
     subject = jsapi.field(body, "message.subject", str, context)
@@ -176,10 +198,16 @@ def streams_of(
     context = f"find the stream that captures {subject}{hint}"
     request = jsapi.request_body(subject=subject)
     body = ask(connection, jsapi.STREAM_NAMES, body=request, context=context, prefix=prefix)
-    return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
+    return (
+        [str(name) for name in jsapi.field(body, "streams", list, context)]
+        if body.get("streams")
+        else []
+    )
 
 
-def nearest_stream(connect: Connect, missing: Sequence[str], prefix: str = "", *, options: bool = False) -> str:
+def nearest_stream(
+    connect: Connect, missing: Sequence[str], prefix: str = "", *, options: bool = False
+) -> str:
     """Return the end of an error that one of some streams does not exist, which says what was meant; or "".
 
     That is ``; did you mean NAME``, or ``; NAME is a Key-Value bucket`` where a stream of another kind has this name;
@@ -262,7 +290,12 @@ def _filled(pattern: str, subject: str) -> str:
 
 
 def why_silent(
-    connection: Connection, subject: str, seconds: float, stream: str | None = None, *, prefix: str | None = None
+    connection: Connection,
+    subject: str,
+    seconds: float,
+    stream: str | None = None,
+    *,
+    prefix: str | None = None,
 ) -> str:
     """Return why nothing published to ``subject`` was acknowledged for so many seconds, as far as the server says.
 

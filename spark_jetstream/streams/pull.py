@@ -86,17 +86,31 @@ class PullSettings:
     """What to do if the server closes connections because these settings ask for too much at a time (`Cuts`)."""
 
     def policy(
-        self, ends: Ends = Ends.COUNT, *, heartbeat: float = 5.0, expires: float = math.inf, **more: Any
+        self,
+        ends: Ends = Ends.COUNT,
+        *,
+        heartbeat: float = 5.0,
+        expires: float = math.inf,
+        **more: Any,
     ) -> Policy:
         """Return how a session pulls; `expires` and `heartbeat` limit what the settings say, `more` is as it has it."""
         usual = min(5.0, self.expires / 2)
         limited = min(self.expires, expires)
         silence = 2 * usual + 1.0
-        own = {"batch": self.batch, "max_bytes": self.max_bytes, "expires": limited, "silence": silence}
-        return Policy(**{**own, "heartbeat": min(usual, heartbeat, limited / 2), "ends": ends, **more})
+        own = {
+            "batch": self.batch,
+            "max_bytes": self.max_bytes,
+            "expires": limited,
+            "silence": silence,
+        }
+        return Policy(
+            **{**own, "heartbeat": min(usual, heartbeat, limited / 2), "ends": ends, **more}
+        )
 
 
-def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Delivered]:
+def read_range(
+    connect: Connect, part: SequenceRange, settings: PullSettings, label: str
+) -> Iterator[Delivered]:
     """Yield the messages of `part`, in stream order, each exactly once, whatever fails in between.
 
     The names of the consumers begin with `label`. Raises `DataLossError` if messages that were planned are gone,
@@ -133,7 +147,9 @@ def checked(
         log.warning("%s", error)
 
 
-def look(connection: Connection, part: SequenceRange, first: int, *, settled: bool = False) -> StreamSummary:
+def look(
+    connection: Connection, part: SequenceRange, first: int, *, settled: bool = False
+) -> StreamSummary:
     """Return the stream's state now; with `settled` as a leader says it that a majority follows.
 
     Raises `DataLossError` unless the stream is the one that was planned, and what `settled_info` raises.
@@ -314,14 +330,20 @@ class RangeReader:
             if not unchanged(requests.stream(part.stream, context)):
                 return False
             # A replica may remove a message before the leader does, and the server may be one that led before.
-            return unchanged(requests.call(partial(settled_info, name=part.stream, context=context)))
+            return unchanged(
+                requests.call(partial(settled_info, name=part.stream, context=context))
+            )
         except StreamNotFound:
             return False
 
     def attempt(self, patience: Deadline) -> Iterator[Delivered | None]:
         """Read with one new consumer until the range ends or nothing seems to be left of it."""
         connection, stream = self._connect(patience.left), self.part.stream
-        if self._interrupted and self._policy.ends is not Ends.LIST and self._is_past_the_end(connection):
+        if (
+            self._interrupted
+            and self._policy.ends is not Ends.LIST
+            and self._is_past_the_end(connection)
+        ):
             self._check()
             self.next = self.part.end
             return
@@ -344,7 +366,9 @@ class RangeReader:
     def failed(self, error: JetStreamError) -> bool:
         """Log a failure, but not of a watch: nobody waits for the next message of that."""
         if self._policy.ends is not Ends.NEVER:
-            log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
+            log.warning(
+                "stream %s, going on at sequence %d: %s", self.part.stream, self.next, error
+            )
         self._interrupted = True
         return True
 
@@ -361,7 +385,11 @@ class RangeReader:
     def _create(self, connection: Connection, name: str, patience: Deadline) -> Created:
         """Create a consumer. It has messages beyond the range to deliver as well."""
         part = self.part
-        start = {"last_per_subject": True} if self._policy.ends is Ends.LIST else {"start_sequence": self.next}
+        start = (
+            {"last_per_subject": True}
+            if self._policy.ends is Ends.LIST
+            else {"start_sequence": self.next}
+        )
         try:
             return create_reader(
                 connection,
@@ -431,7 +459,9 @@ class RangeReader:
         """Return the messages of `run` that belong to the range and are new, None if none does; move `next`."""
         sequences = run.sequences
         first = int(sequences.searchsorted(self.next))
-        if (first and self._policy.ends is not Ends.LIST) or not (sequences[1:] > sequences[:-1]).all():
+        if (first and self._policy.ends is not Ends.LIST) or not (
+            sequences[1:] > sequences[:-1]
+        ).all():
             raise ConsumerLost("the consumer delivered messages out of order")
         if first == len(run):
             return None
@@ -488,7 +518,9 @@ class RangeReader:
             else:
                 if first is None:
                     return True
-                raise ConsumerLost(f"a replica that lags does not have message {first} (yet), which the leader has")
+                raise ConsumerLost(
+                    f"a replica that lags does not have message {first} (yet), which the leader has"
+                )
         if self._policy.ends is Ends.LIST:
             return True
         # Whatever was counted: the replica that counted may have lagged too.

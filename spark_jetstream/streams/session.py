@@ -111,7 +111,13 @@ class PullSession:
     """
 
     def __init__(
-        self, connection: Connection, inbox: Inbox, stream: str, name: str, policy: Policy, pending: int
+        self,
+        connection: Connection,
+        inbox: Inbox,
+        stream: str,
+        name: str,
+        policy: Policy,
+        pending: int,
     ) -> None:
         """Begin with the consumer ``name``, which had ``pending`` messages to deliver when it was created."""
         self._connection = connection
@@ -157,7 +163,9 @@ class PullSession:
         consumer reads exists by then. Raises what the server answers (`ApiError`), and what `Inbox.receive` raises.
         """
         context = f"look at stream {self._stream}"
-        self._inbox.publish(jsapi.subject(self._connection.prefix, jsapi.STREAM_INFO, self._stream), b"", _LOOK)
+        self._inbox.publish(
+            jsapi.subject(self._connection.prefix, jsapi.STREAM_INFO, self._stream), b"", _LOOK
+        )
         self.ask(most)
         patience = Deadline(min(ASK_AGAIN, self._connection.options.request_timeout))
         while (event := self._inbox.receive(patience.left, _LOOK)) is not None:
@@ -178,7 +186,11 @@ class PullSession:
         silence = self._policy.silence
         try:
             self.ask(most)
-            event = self._early.pop(0) if self._early else self._inbox.receive(min(silence, idle), _LOOK)
+            event = (
+                self._early.pop(0)
+                if self._early
+                else self._inbox.receive(min(silence, idle), _LOOK)
+            )
             if isinstance(event, Frames):
                 return self._delivered(event)
             if isinstance(event, ApiReply):
@@ -239,7 +251,9 @@ class PullSession:
         acks = Acks(frames)
         first, last = acks.consumer_sequences()
         if first != self._consumed + 1 or last - first != len(frames) - 1:
-            raise ConsumerLost(f"deliveries {self._consumed + 1} to {last} of the consumer have a hole")
+            raise ConsumerLost(
+                f"deliveries {self._consumed + 1} to {last} of the consumer have a hole"
+            )
         self._consumed = last
         self._first_requests.clear()
         self._heartbeats = self._fruitless = 0
@@ -264,13 +278,17 @@ class PullSession:
         if not end.over:
             last = whole_number(status.headers.get("Nats-Last-Consumer", "")) or 0
             if last > self._consumed:
-                raise ConsumerLost(f"deliveries {self._consumed + 1} to {last} of the consumer did not come")
+                raise ConsumerLost(
+                    f"deliveries {self._consumed + 1} to {last} of the consumer did not come"
+                )
             self._heartbeats += 1
             if self._heartbeats >= self._policy.quiet_heartbeats:
                 raise ConsumerLost("the server has sent nothing but heartbeats")
             return None
         if end.undelivered is None or end.unused_bytes is None:
-            raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
+            raise ConsumerLost(
+                f"a pull request ended without an account: {status.code} {status.description}"
+            )
         self._outstanding = max(0, self._outstanding - end.undelivered)
         self._use(end.unused_bytes)
         if end.unused_bytes >= self._max_bytes:
@@ -299,7 +317,9 @@ class PullSession:
             return
         self._fruitless += 1
         if self._fruitless >= self._policy.fruitless:
-            raise ConsumerLost(f"the server ends each request without a message: {status.code} {status.description}")
+            raise ConsumerLost(
+                f"the server ends each request without a message: {status.code} {status.description}"
+            )
 
     def _sent_again(self, status: Status) -> bool:
         """Resend a pull request that got 503 before the first message. Return whether it was sent.

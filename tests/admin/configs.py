@@ -37,7 +37,10 @@ EVERYTHING: dict[str, Any] = {
         {
             "name": "NEAR",
             "opt_start_time": "2026-03-01T12:00:00.123456789+01:00",
-            "subject_transforms": [{"src": "near.>", "dest": "n.>"}, {"src": "by.*", "dest": "b.{{wildcard(1)}}"}],
+            "subject_transforms": [
+                {"src": "near.>", "dest": "n.>"},
+                {"src": "by.*", "dest": "b.{{wildcard(1)}}"},
+            ],
         },
         {"name": "QUEUE", "consumer": {"name": "copy", "deliver_subject": "copies.queue"}},
     ],
@@ -61,15 +64,28 @@ EVERYTHING: dict[str, Any] = {
 STREAMS: dict[str, dict[str, Any]] = {
     "default": {},
     "everything": EVERYTHING,
-    "limits": {"max_msgs": 10, "max_bytes": 2**20, "max_age": SECOND, "duplicate_window": SECOND // 10},
+    "limits": {
+        "max_msgs": 10,
+        "max_bytes": 2**20,
+        "max_age": SECOND,
+        "duplicate_window": SECOND // 10,
+    },
     "interest": {"retention": "interest"},
     "workqueue": {"retention": "workqueue", "discard": "new", "max_msgs": 1000},
     "memory": {"storage": "memory"},
     "compressed": {"compression": "s2"},
     "mirror": {"mirror": {"name": ORIGIN}},
-    "filtered mirror": {"mirror": {"name": ORIGIN, "opt_start_seq": 4, "filter_subject": "origin.a"}},
-    "mirror of another domain": {"mirror": {"name": "FAR", "external": {"api": "$JS.far.API"}}, "mirror_direct": True},
-    "sources": {"subjects": [], "sources": [{"name": ORIGIN}, {"name": "NEAR", "filter_subject": "near.a"}]},
+    "filtered mirror": {
+        "mirror": {"name": ORIGIN, "opt_start_seq": 4, "filter_subject": "origin.a"}
+    },
+    "mirror of another domain": {
+        "mirror": {"name": "FAR", "external": {"api": "$JS.far.API"}},
+        "mirror_direct": True,
+    },
+    "sources": {
+        "subjects": [],
+        "sources": [{"name": ORIGIN}, {"name": "NEAR", "filter_subject": "near.a"}],
+    },
     "key-value bucket": {
         "name": "KV_admin",
         "subjects": ["$KV.admin.>"],
@@ -145,7 +161,11 @@ CONSUMERS: dict[str, dict[str, Any]] = {
         "rate_limit_bps": 10**6,
     },
     "ephemeral": {"durable_name": None},
-    "last per subject": {"deliver_policy": "last_per_subject", "filter_subject": "c.>", "ack_policy": "none"},
+    "last per subject": {
+        "deliver_policy": "last_per_subject",
+        "filter_subject": "c.>",
+        "ack_policy": "none",
+    },
     "overflow": {"priority_groups": ["a/b_c=-"], "priority_policy": "overflow"},
     "prioritized": {"priority_groups": ["one"], "priority_policy": "prioritized"},
     "copying in short": {"ack_policy": "flow_control", "deliver_subject": "copies"},
@@ -162,7 +182,9 @@ CONSUMERS: dict[str, dict[str, Any]] = {
 def read(model: type[M], said: Mapping[str, Any], context: str = "read the server's reply") -> M:
     """The model of a reply, which knows and keeps every field of it."""
     reply = model.from_server(said, context)
-    assert [f"{type(part).__name__}.{name}" for part in parts(reply) for name in part.model_extra or {}] == []
+    assert [
+        f"{type(part).__name__}.{name}" for part in parts(reply) for name in part.model_extra or {}
+    ] == []
     sent = {name: value for name, value in said.items() if value is not None}
     assert reply.model_dump(mode="json", exclude_unset=True) == sent
     return reply
@@ -173,6 +195,12 @@ def parts(model: Model) -> Iterator[Model]:
     yield model
     for name in type(model).model_fields:
         value = getattr(model, name)
-        for part in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+        for part in (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, tuple)
+            else (value,)
+        ):
             if isinstance(part, Model):
                 yield from parts(part)

@@ -69,7 +69,9 @@ class Made(objects.Bucket):
 @pytest.fixture(scope="module")
 def api(publisher: Publisher) -> Iterator[Api]:
     """Requests of the JetStream API, by their subject without its prefix. There is a stream `ORIGIN`."""
-    publisher.api(f"STREAM.CREATE.{ORIGIN}", {"name": ORIGIN, "subjects": ["origin.>"], "allow_direct": True})
+    publisher.api(
+        f"STREAM.CREATE.{ORIGIN}", {"name": ORIGIN, "subjects": ["origin.>"], "allow_direct": True}
+    )
     yield publisher.api
     publisher.api(f"STREAM.DELETE.{ORIGIN}")
 
@@ -100,7 +102,9 @@ def consumer_config(api: Api, consumer: str) -> ConsumerConfig:
 def update_consumer(api: Api, consumer: str, config: dict[str, Any]) -> None:
     """Update a consumer, ``STREAM.NAME``, to a configuration."""
     stream = consumer.partition(".")[0]
-    api(f"CONSUMER.CREATE.{consumer}", {"stream_name": stream, "config": config, "action": "update"})
+    api(
+        f"CONSUMER.CREATE.{consumer}", {"stream_name": stream, "config": config, "action": "update"}
+    )
 
 
 @pytest.fixture
@@ -135,7 +139,10 @@ def make_consumer(api: Api, make_stream: Make) -> Make:
         stream = make_stream({"subjects": [f"{name}.>"]})
         named = {"durable_name": name, **config, "name": name}
         sent = {field: value for field, value in named.items() if value is not None}
-        api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": sent, "action": "create"})
+        api(
+            f"CONSUMER.CREATE.{stream}.{name}",
+            {"stream_name": stream, "config": sent, "action": "create"},
+        )
         return f"{stream}.{name}"
 
     return make
@@ -145,7 +152,15 @@ def make_consumer(api: Api, make_stream: Make) -> Make:
 def knowing_admin(url: str) -> Iterator[JetStreamAdmin]:
     """An administrator of a server; the models must know and keep every field of all replies."""
 
-    def reply(self: Requester, model: type[M], subject: str, body: Any = None, *, context: str, **names: str) -> M:
+    def reply(
+        self: Requester,
+        model: type[M],
+        subject: str,
+        body: Any = None,
+        *,
+        context: str,
+        **names: str,
+    ) -> M:
         return read(model, self.ask(subject, body, context=context, **names), context)
 
     with pytest.MonkeyPatch.context() as patch, JetStreamAdmin(servers=url) as admin:
@@ -192,7 +207,9 @@ def make(admin: JetStreamAdmin, name: str) -> MakeKv:
 
 
 @pytest.fixture
-def make_store(nats_server: NatsServer, admin: JetStreamAdmin, publisher: Publisher, name: str) -> Callable[[], Made]:
+def make_store(
+    nats_server: NatsServer, admin: JetStreamAdmin, publisher: Publisher, name: str
+) -> Callable[[], Made]:
     """A function that makes Object Store buckets on the shared server; gone after the test."""
     return lambda: Made(admin, nats_server.url, publisher, f"{name}{next(_numbers)}")
 

@@ -28,7 +28,11 @@ MADE = "2026-01-01T00:00:00Z"
 
 def account(level: int) -> dict[str, Any]:
     """The reply of INFO of a server with this level of the API."""
-    return {"type": "io.nats.jetstream.api.v1.account_info_response", "api": {"level": level}} if level else {"api": {}}
+    return (
+        {"type": "io.nats.jetstream.api.v1.account_info_response", "api": {"level": level}}
+        if level
+        else {"api": {}}
+    )
 
 
 def stream_info(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,22 +88,31 @@ class FakeApi(Raw):
 
 
 @contextmanager
-def administered(url: str, answers: Mapping[str, Answer], **options: str) -> Iterator[tuple[FakeApi, JetStreamAdmin]]:
+def administered(
+    url: str, answers: Mapping[str, Answer], **options: str
+) -> Iterator[tuple[FakeApi, JetStreamAdmin]]:
     """Such an API, and what administers it."""
-    with FakeApi(url, answers) as fake, JetStreamAdmin(servers=url, apiPrefix=fake.prefix, **options) as admin:
+    with (
+        FakeApi(url, answers) as fake,
+        JetStreamAdmin(servers=url, apiPrefix=fake.prefix, **options) as admin,
+    ):
         yield fake, admin
 
 
 class Meddler:
     """A connection with a function that is called before each request; it may return another body."""
 
-    def __init__(self, connection: Connection, meddle: Callable[[str, bytes], bytes | None]) -> None:
+    def __init__(
+        self, connection: Connection, meddle: Callable[[str, bytes], bytes | None]
+    ) -> None:
         self.prefix = connection.prefix
         self.asked: list[str] = []
         self._connection = connection
         self._meddle = meddle
 
-    def api(self, subject: str, body: bytes, *, context: str, timeout: float | None = None) -> dict[str, Any]:
+    def api(
+        self, subject: str, body: bytes, *, context: str, timeout: float | None = None
+    ) -> dict[str, Any]:
         self.asked.append(subject.removeprefix("$JS.API.STREAM."))
         return self._connection.api(subject, self._meddle(subject, body) or body, context=context)
 

@@ -45,7 +45,16 @@ from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import POUR, incompressible, options, still, table, wait_until
 
-KINDS = ("default", "compressed", "memory", "workqueue", "key-value bucket", "object bucket", "counter", "ttl")
+KINDS = (
+    "default",
+    "compressed",
+    "memory",
+    "workqueue",
+    "key-value bucket",
+    "object bucket",
+    "counter",
+    "ttl",
+)
 MESSAGES = 300
 TOTAL = MESSAGES + POUR + 1
 
@@ -64,7 +73,9 @@ class There:
 
     def restore(self, source: Path, name: str, **given: Any) -> Restored:
         """Restore a stream under another name and, unless it is ``given``, with other subjects."""
-        result = Streams(self.requests).restore(source, name, **{"subjects": [f"{name.lower()}.>"], **given})
+        result = Streams(self.requests).restore(
+            source, name, **{"subjects": [f"{name.lower()}.>"], **given}
+        )
         self.restored.append(name)
         return result
 
@@ -75,7 +86,10 @@ class There:
         """
         state = self.api(f"STREAM.INFO.{stream}")["state"]
         first = max(1, state["first_seq"])
-        return {**{key: value for key, value in state.items() if key != "last_ts"}, "first_seq": first}
+        return {
+            **{key: value for key, value in state.items() if key != "last_ts"},
+            "first_seq": first,
+        }
 
     def messages(self, stream: str) -> list[dict[str, Any]]:
         """All messages of a small stream, as the server tells them one by one."""
@@ -92,7 +106,9 @@ class There:
 
 
 @pytest.fixture
-def there(admin: JetStreamAdmin, nats_server: NatsServer, api: Api, tmp_path: Path) -> Iterator[There]:
+def there(
+    admin: JetStreamAdmin, nats_server: NatsServer, api: Api, tmp_path: Path
+) -> Iterator[There]:
     """With ``admin`` the models must know every field of the replies."""
     there = There(Requester(options(nats_server.url)), api, tmp_path)
     yield there
@@ -102,13 +118,21 @@ def there(admin: JetStreamAdmin, nats_server: NatsServer, api: Api, tmp_path: Pa
 
 @pytest.fixture(scope="module", autouse=True)
 def whole(
-    nats_server: NatsServer, api: Api, publisher: Publisher, tmp_path_factory: pytest.TempPathFactory
+    nats_server: NatsServer,
+    api: Api,
+    publisher: Publisher,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Path]:
     """A backup, in a directory, of several chunks of 64 KiB. Its stream ``FILLED`` is there for the whole module."""
     api("STREAM.CREATE.FILLED", {"name": "FILLED", "subjects": ["filled.>"]})
-    publisher.publish(Message(f"filled.{n % 3}", b"%d" % n * 40, [("N", str(n)), ("N", "x")]) for n in range(MESSAGES))
+    publisher.publish(
+        Message(f"filled.{n % 3}", b"%d" % n * 40, [("N", str(n)), ("N", "x")])
+        for n in range(MESSAGES)
+    )
     publisher.pour(incompressible("filled"), 1, Message("filled.end", b"end"))
-    yield backup(Requester(options(nats_server.url)), "FILLED", tmp_path_factory.mktemp("whole") / "saved").path
+    yield backup(
+        Requester(options(nats_server.url)), "FILLED", tmp_path_factory.mktemp("whole") / "saved"
+    ).path
     api("STREAM.DELETE.FILLED")
 
 
@@ -134,14 +158,20 @@ def once(disturb: Callable[[], object], after: float) -> Progress:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_stream_comes_back(kind: str, there: There, make_stream: Make, publisher: Publisher) -> None:
+def test_every_kind_of_stream_comes_back(
+    kind: str, there: There, make_stream: Make, publisher: Publisher
+) -> None:
     name = make_stream(STREAMS[kind])
     copy = f"{name}2"
     before = there.api(f"STREAM.INFO.{name}")["config"]
     base = before["subjects"][0].removesuffix(">")
     headers = [("Nats-Incr", "3")] if kind == "counter" else [("A", "1"), ("B", ""), ("A", "2")]
     publisher.publish(
-        Message(f"{base}{n % 5}", b"" if kind == "counter" else b"%d" % n * (n % 50), headers if n % 2 else headers[:1])
+        Message(
+            f"{base}{n % 5}",
+            b"" if kind == "counter" else b"%d" % n * (n % 50),
+            headers if n % 2 else headers[:1],
+        )
         for n in range(1, 61)
     )
     if kind not in ("key-value bucket", "counter"):
@@ -179,9 +209,22 @@ def test_consumers_come_back_where_they_were(
 ) -> None:
     name = make_stream({})
     publisher.publish(Message(f"{name.lower()}.{n % 3}", b"x") for n in range(60))
-    for consumer, more in (("works", {}), ("filtered", {"filter_subject": f"{name.lower()}.1"}), ("idle", {})):
-        config = {"durable_name": consumer, "name": consumer, "ack_policy": "explicit", "ack_wait": 10**12, **more}
-        there.api(f"CONSUMER.CREATE.{name}.{consumer}", {"stream_name": name, "config": config, "action": "create"})
+    for consumer, more in (
+        ("works", {}),
+        ("filtered", {"filter_subject": f"{name.lower()}.1"}),
+        ("idle", {}),
+    ):
+        config = {
+            "durable_name": consumer,
+            "name": consumer,
+            "ack_policy": "explicit",
+            "ack_wait": 10**12,
+            **more,
+        }
+        there.api(
+            f"CONSUMER.CREATE.{name}.{consumer}",
+            {"stream_name": name, "config": config, "action": "create"},
+        )
 
     async def work(js: JetStreamContext) -> None:
         for consumer in ("works", "filtered"):
@@ -191,7 +234,10 @@ def test_consumers_come_back_where_they_were(
                 await messages[number].ack_sync()
 
     ask(nats_server.url, work)
-    info = {consumer: there.api(f"CONSUMER.INFO.{name}.{consumer}") for consumer in ("works", "filtered", "idle")}
+    info = {
+        consumer: there.api(f"CONSUMER.INFO.{name}.{consumer}")
+        for consumer in ("works", "filtered", "idle")
+    }
     assert info["works"]["num_ack_pending"] == 5
     assert there.restore(there.save(name).path, "CONSUMED", storage="memory").differences == ()
     for consumer, before in info.items():
@@ -212,7 +258,10 @@ def test_a_stream_with_three_replicas_comes_back_with_one_and_with_three(
         config = {"name": "CLUSTERED", "subjects": ["clustered.>"], "num_replicas": 3}
         there.api("STREAM.CREATE.CLUSTERED", config)
         consumer = {"durable_name": "c", "name": "c", "ack_policy": "explicit"}
-        there.api("CONSUMER.CREATE.CLUSTERED.c", {"stream_name": "CLUSTERED", "config": consumer, "action": "create"})
+        there.api(
+            "CONSUMER.CREATE.CLUSTERED.c",
+            {"stream_name": "CLUSTERED", "config": consumer, "action": "create"},
+        )
         publisher.publish(Message(f"clustered.{n}", b"%d" % n) for n in range(500))
         made = there.save("CLUSTERED")
         messages = table(requests.connection, nats_cluster.url, "CLUSTERED")
@@ -277,11 +326,17 @@ def test_a_backup_of_the_nats_tool_is_taken(data: str, saved: Path, there: There
         assert str(source / MANIFEST) in restored.notes[0]
 
 
-def test_only_its_owner_can_read_a_backup(there: There, nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_only_its_owner_can_read_a_backup(
+    there: There, nats_server_factory: Callable[..., NatsServer]
+) -> None:
     """It has all messages, such as secrets in a bucket."""
     before = os.umask(0)
     try:
-        made = [there.save("FILLED", "b").path, there.save("FILLED", "b.tar").path, there.folder / "all"]
+        made = [
+            there.save("FILLED", "b").path,
+            there.save("FILLED", "b.tar").path,
+            there.folder / "all",
+        ]
         with JetStreamAdmin(servers=nats_server_factory().url) as admin:
             admin.account.backup(made[-1])
     finally:
@@ -304,16 +359,31 @@ def test_a_single_file_is_a_tar_file_of_the_directory(there: There, tmp_path: Pa
     with tarfile.open(made.path) as archive:
         assert archive.getnames() == [DATA, META, MANIFEST]
         archive.extractall(tmp_path / "out", filter="data")
-    assert hashlib.sha256((tmp_path / "out" / DATA).read_bytes()).hexdigest() == made.manifest.data_sha256
-    restored = there.restore(tmp_path / "out", "UNPACKED", checking=report("checked"), progress=report("sent"))
-    assert (restored.differences, restored.notes, restored.sha256) == ((), (), made.manifest.data_sha256)
-    assert steps == {"saved": (size, made.reply.state.bytes), "checked": (size, size), "sent": (size, size)}
+    assert (
+        hashlib.sha256((tmp_path / "out" / DATA).read_bytes()).hexdigest()
+        == made.manifest.data_sha256
+    )
+    restored = there.restore(
+        tmp_path / "out", "UNPACKED", checking=report("checked"), progress=report("sent")
+    )
+    assert (restored.differences, restored.notes, restored.sha256) == (
+        (),
+        (),
+        made.manifest.data_sha256,
+    )
+    assert steps == {
+        "saved": (size, made.reply.state.bytes),
+        "checked": (size, size),
+        "sent": (size, size),
+    }
     with tarfile.open(tmp_path / "again.tar", "w") as archive:
         archive.add(tmp_path / "out", "some/where")
     assert there.restore(tmp_path / "again.tar", "REPACKED").notes == ()
     with tarfile.open(tmp_path / "again.tar", "a") as archive:
         archive.add(tmp_path / "out", "some/other")
-    with pytest.raises(BackupError, match=r"again\.tar has several backups, as some/other and some/where: unpack"):
+    with pytest.raises(
+        BackupError, match=r"again\.tar has several backups, as some/other and some/where: unpack"
+    ):
         there.restore(tmp_path / "again.tar", "TWICE")
 
 
@@ -348,7 +418,9 @@ def test_a_whole_account(no_connection_left: None, tmp_path: Path) -> None:
             (target / name, name) for name in ("A", "KV_SETTINGS")
         ]
         assert seen == [(1, 2), (2, 2)]
-        with pytest.raises(JetStreamError, match="there is A, KV_SETTINGS already; nothing was restored"):
+        with pytest.raises(
+            JetStreamError, match="there is A, KV_SETTINGS already; nothing was restored"
+        ):
             admin.account.restore(target)
     with NatsServer() as second, JetStreamAdmin(servers=second.url) as admin:
         (target / ".DS_Store").write_bytes(b"\0")
@@ -358,7 +430,10 @@ def test_a_whole_account(no_connection_left: None, tmp_path: Path) -> None:
         assert list(admin.streams.names()) == []
         (target / "NOTES.md").unlink()
         restored = admin.account.restore(target, progress=lambda *done: seen.append(done))
-        assert [(made.info.config.name, made.differences) for made in restored] == [("A", ()), ("KV_SETTINGS", ())]
+        assert [(made.info.config.name, made.differences) for made in restored] == [
+            ("A", ()),
+            ("KV_SETTINGS", ()),
+        ]
         assert seen[2:] == [(1, 2), (2, 2)]
         assert [message.data for message in admin.messages.read("A")] == [b"0", b"1", b"2"]
         assert list(admin.consumers.names("A")) == ["c"]
@@ -370,7 +445,9 @@ def test_a_whole_account(no_connection_left: None, tmp_path: Path) -> None:
         assert list(admin.streams.names()) == []
 
 
-def test_a_cluster_says_that_a_stream_is_not_there(nats_cluster: NatsCluster, tmp_path: Path) -> None:
+def test_a_cluster_says_that_a_stream_is_not_there(
+    nats_cluster: NatsCluster, tmp_path: Path
+) -> None:
     """Where it has no leader nobody answers."""
     with (
         JetStreamAdmin(servers=nats_cluster.url, requestTimeout="2s") as admin,
@@ -380,7 +457,9 @@ def test_a_cluster_says_that_a_stream_is_not_there(nats_cluster: NatsCluster, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_account_backup_that_fails_keeps_what_is_complete(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
+def test_an_account_backup_that_fails_keeps_what_is_complete(
+    admin: JetStreamAdmin, name: str, tmp_path: Path
+) -> None:
     admin.streams.create(f"{name}A")
     admin.streams.create(f"{name}Z")
     target = tmp_path / "saved"
@@ -401,7 +480,9 @@ def test_an_account_backup_that_fails_keeps_what_is_complete(admin: JetStreamAdm
 def test_a_stream_that_cannot_be_saved_does_not_keep_others_from_it(
     denied: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    with JetStreamAdmin(**denied("$JS.API.STREAM.SNAPSHOT.B", "$JS.API.STREAM.SNAPSHOT.C")) as admin:
+    with JetStreamAdmin(
+        **denied("$JS.API.STREAM.SNAPSHOT.B", "$JS.API.STREAM.SNAPSHOT.C")
+    ) as admin:
         for name in "ABCD":
             admin.streams.create(name)
         with pytest.raises(BackupError, match=r"SNAPSHOT\.B.*; .*SNAPSHOT\.C"):
@@ -449,7 +530,9 @@ def ending(frame: bytes, head: bytes) -> bytes:
     return b"%s %d %d\r\n%s\r\n" % (b" ".join(line[:-2]), len(head), len(head), head)
 
 
-def instead_of(text: bytes, change: Callable[[bytes], bytes] = lambda frame: b"") -> Callable[[bytes], bytes]:
+def instead_of(
+    text: bytes, change: Callable[[bytes], bytes] = lambda frame: b""
+) -> Callable[[bytes], bytes]:
     return lambda frame: change(frame) if text in frame else frame
 
 
@@ -505,7 +588,9 @@ def test_a_full_disk_leaves_nothing(suffix: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stream_that_is_not_there_or_goes_away(there: There, make_stream: Make, publisher: Publisher) -> None:
+def test_a_stream_that_is_not_there_or_goes_away(
+    there: There, make_stream: Make, publisher: Publisher
+) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -572,7 +657,11 @@ UNSEEN: tuple[tuple[str, Callable[[bytes], bytes | None], str], ...] = (
     (META, lambda text: text[:-20], f"{META} is not JSON"),
     (META, lambda text: b"[]", f"{META} is not a JSON object"),
     (META, lambda text: text.replace(b'"state"', b'"stat"'), f"{META} has no config or no"),
-    (META, lambda text: text.replace(b'"FILLED"', b"7"), f"^damaged backup: cannot read .*{META}: name must be"),
+    (
+        META,
+        lambda text: text.replace(b'"FILLED"', b"7"),
+        f"^damaged backup: cannot read .*{META}: name must be",
+    ),
     (
         META,
         lambda text: text.replace(b'"first_seq"', b'"first_seq": "1", "no"'),
@@ -582,7 +671,9 @@ UNSEEN: tuple[tuple[str, Callable[[bytes], bytes | None], str], ...] = (
 
 
 @pytest.mark.parametrize("manifest", [True, False])
-def test_a_damaged_backup_is_refused_and_leaves_nothing(manifest: bool, there: There, whole: Path) -> None:
+def test_a_damaged_backup_is_refused_and_leaves_nothing(
+    manifest: bool, there: There, whole: Path
+) -> None:
     for number, (name, change, said) in enumerate(DAMAGES if manifest else UNSEEN):
         saved = shutil.copytree(whole, there.folder / f"saved{number}")
         content = change((saved / name).read_bytes())
@@ -657,18 +748,39 @@ CRAFTED: dict[str, tuple[bytes, str]] = {
     "PAX size that is no number": (_tar(_pax(b"12 size=abc\n"), *SMALL), f"{DATA} is missing"),
     "PAX size below 0": (_tar(_pax(b"12 size=-99\n"), *SMALL), f"{DATA} is missing"),
     "PAX size of 10^30": (_tar(_pax(b"40 size=%d\n" % 10**30), *SMALL), "damaged backup"),
-    "PAX offset of a sparse file": (_tar(_pax(b"24 GNU.sparse.map=1,2,x\n"), *SMALL), "damaged backup"),
+    "PAX offset of a sparse file": (
+        _tar(_pax(b"24 GNU.sparse.map=1,2,x\n"), *SMALL),
+        "damaged backup",
+    ),
     "chain of PAX headers": (_tar(*[_pax(b"")] * 400, *SMALL), "damaged backup"),
     "long chain of PAX headers": (_tar(*[_pax(b"")] * 2000, *SMALL), "damaged backup"),
     "large PAX header": (_tar(_pax(b"9 a=bcde\n" * 200_000), *SMALL), "headers have more than"),
-    "long name of 2^60 bytes": (_tar((b"L", b"l", b"\x80\0\0\0\x10" + bytes(7), b"")), "headers have more than"),
+    "long name of 2^60 bytes": (
+        _tar((b"L", b"l", b"\x80\0\0\0\x10" + bytes(7), b"")),
+        "headers have more than",
+    ),
     "long name below 0": (_tar((b"L", b"l", b"\xff" * 12, b"")), "damaged backup"),
-    "file of 2^60 bytes": (_tar((b"0", META.encode(), b"\x80\0\0\0\x10" + bytes(7), b"")), "cannot read"),
-    "entry that leads back to itself": (_tar(SMALL[0], (b"0", b"x", b"\xff" * 10 + b"\xfe\0", b"")), "headers|missing"),
-    "links": (_tar((tarfile.SYMTYPE, META.encode(), 0, b""), SMALL[1]), f"{META} is missing, or no plain file"),
-    "sparse file": (_tar((tarfile.GNUTYPE_SPARSE, META.encode(), 0, b""), SMALL[1]), f"{META} is missing"),
+    "file of 2^60 bytes": (
+        _tar((b"0", META.encode(), b"\x80\0\0\0\x10" + bytes(7), b"")),
+        "cannot read",
+    ),
+    "entry that leads back to itself": (
+        _tar(SMALL[0], (b"0", b"x", b"\xff" * 10 + b"\xfe\0", b"")),
+        "headers|missing",
+    ),
+    "links": (
+        _tar((tarfile.SYMTYPE, META.encode(), 0, b""), SMALL[1]),
+        f"{META} is missing, or no plain file",
+    ),
+    "sparse file": (
+        _tar((tarfile.GNUTYPE_SPARSE, META.encode(), 0, b""), SMALL[1]),
+        f"{META} is missing",
+    ),
     "deep JSON": (_tar(_plain_file(META, DEEP), SMALL[1]), f"{META} is nested too deeply"),
-    "deep manifest": (_tar(*SMALL, _plain_file(MANIFEST, DEEP)), f"{MANIFEST} is nested too deeply"),
+    "deep manifest": (
+        _tar(*SMALL, _plain_file(MANIFEST, DEEP)),
+        f"{MANIFEST} is nested too deeply",
+    ),
 }
 
 
@@ -725,7 +837,9 @@ def test_compressed_data_tells_what_it_is() -> None:
         b"\xac\x82\x80\x80\x01" + b"\xfc\x07\x00\x00\x00" + literal[:8],
     ):
         assert fed(body).finish()
-    with pytest.raises(BackupError, match="x is not a backup of a stream: it does not begin like one"):
+    with pytest.raises(
+        BackupError, match="x is not a backup of a stream: it does not begin like one"
+    ):
         fed(b"\x64\x0cNATSARC2" + literal[8:]).finish()
 
 
@@ -744,7 +858,9 @@ def test_a_stream_that_exists_is_left_alone(there: There, whole: Path) -> None:
 
 
 def test_a_stream_made_by_others_meanwhile_is_left_alone(there: There, whole: Path) -> None:
-    come_first = once(lambda: there.api("STREAM.CREATE.RACE", {"name": "RACE", "subjects": ["race.>"]}), after=0)
+    come_first = once(
+        lambda: there.api("STREAM.CREATE.RACE", {"name": "RACE", "subjects": ["race.>"]}), after=0
+    )
     with pytest.raises(StreamExists, match="already in use"):
         there.restore(whole, "RACE", progress=come_first)
     assert there.state("RACE")["messages"] == 0
@@ -765,7 +881,9 @@ def test_changes_are_checked_like_what_a_user_writes(there: There, whole: Path) 
     assert list(there.folder.iterdir()) == []
 
 
-def test_a_restore_that_is_broken_off_leaves_nothing(proxy: WireProxy, behind: There, whole: Path) -> None:
+def test_a_restore_that_is_broken_off_leaves_nothing(
+    proxy: WireProxy, behind: There, whole: Path
+) -> None:
     def stop() -> None:
         assert behind.has("HALF")
         raise KeyboardInterrupt
@@ -783,15 +901,24 @@ def test_a_restore_that_is_broken_off_leaves_nothing(proxy: WireProxy, behind: T
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b'{"error":{"code":500,"err_code":10047,"description":"no space"}}', r"no space \(code 500, error 10047\)"),
+        (
+            b'{"error":{"code":500,"err_code":10047,"description":"no space"}}',
+            r"no space \(code 500, error 10047\)",
+        ),
         (b"{}", "the server ended it after"),
     ],
 )
-def test_an_answer_to_a_chunk_ends_it(answer: bytes, said: str, proxy: WireProxy, behind: There, whole: Path) -> None:
+def test_an_answer_to_a_chunk_ends_it(
+    answer: bytes, said: str, proxy: WireProxy, behind: There, whole: Path
+) -> None:
     def answered(frame: bytes) -> bytes:
         if not frame.endswith(b" 0\r\n\r\n"):
             return frame
-        return b"%s %d\r\n%s\r\n" % (frame.split(b"\r\n")[0].removesuffix(b" 0"), len(answer), answer)
+        return b"%s %d\r\n%s\r\n" % (
+            frame.split(b"\r\n")[0].removesuffix(b" 0"),
+            len(answer),
+            answer,
+        )
 
     with pytest.raises(BackupError, match=said):
         behind.restore(whole, "ENDED", progress=once(lambda: proxy.drop(answered), after=0.5))
@@ -799,7 +926,10 @@ def test_an_answer_to_a_chunk_ends_it(answer: bytes, said: str, proxy: WireProxy
 
 
 def test_the_end_of_a_restore_takes_its_time(
-    there: There, nats_server_factory: Callable[..., NatsServer], whole: Path, monkeypatch: pytest.MonkeyPatch
+    there: There,
+    nats_server_factory: Callable[..., NatsServer],
+    whole: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server before 2.15 only then reads what it has received."""
     monkeypatch.setattr(restore_module, "_CHUNK_TIMEOUT", 0.1)
@@ -822,7 +952,11 @@ def test_what_cannot_be_taken_back_is_said(there: There, proxy: WireProxy, whole
     def away() -> None:
         proxy.refuse()
         proxy.cut()
-        poll(lambda: None if requests.connection._login.is_up else True, 10, lambda: TimeoutError("still up"))
+        poll(
+            lambda: None if requests.connection._login.is_up else True,
+            10,
+            lambda: TimeoutError("still up"),
+        )
 
     with pytest.raises(BackupError, match="a part of stream AWAY may be left, delete it before"):
         replace(there, requests=requests).restore(whole, "AWAY", progress=once(away, after=0.5))
@@ -833,4 +967,6 @@ def test_what_differs_afterwards_is_said(there: There, whole: Path) -> None:
     restored = there.restore(whole, "FEWER", max_msgs=100)
     assert restored.info.state.messages == 100
     assert f"messages was {TOTAL} and is 100" in restored.differences
-    assert any(difference.startswith("first_seq was 1 and is ") for difference in restored.differences)
+    assert any(
+        difference.startswith("first_seq was 1 and is ") for difference in restored.differences
+    )

@@ -39,13 +39,26 @@ FILTER = {"name": ORIGIN, "filter_subject": "origin.a"}
 #: The codes of what can never be updated; 10080 is for a pull consumer that becomes a push consumer.
 REFUSED = {10012, 10052, 10055, 10056, 10080}
 
-ALLOWED = ("allow_direct", "allow_rollup_hdrs", "allow_msg_ttl", "allow_atomic", "allow_msg_schedules", "allow_batched")
+ALLOWED = (
+    "allow_direct",
+    "allow_rollup_hdrs",
+    "allow_msg_ttl",
+    "allow_atomic",
+    "allow_msg_schedules",
+    "allow_batched",
+)
 FINAL = ("deny_delete", "allow_msg_ttl", "allow_msg_counter", "allow_msg_schedules")
 
 #: What there is, what is changed, the field that differs then, whether the server does it.
 STREAM_CHANGES: list[Row] = [
-    *(({}, {field: 5}, field, True) for field in ("max_consumers", "max_msgs", "max_msgs_per_subject", "first_seq")),
-    *(({}, {field: True}, field, True) for field in ("sealed", "no_ack", "deny_delete", "deny_purge", *ALLOWED)),
+    *(
+        ({}, {field: 5}, field, True)
+        for field in ("max_consumers", "max_msgs", "max_msgs_per_subject", "first_seq")
+    ),
+    *(
+        ({}, {field: True}, field, True)
+        for field in ("sealed", "no_ack", "deny_delete", "deny_purge", *ALLOWED)
+    ),
     *(({field: True}, {field: None}, field, False) for field in FINAL),
     ({}, {"name": "OTHER"}, "name", False),
     ({}, {"description": "new"}, "description", True),
@@ -79,12 +92,27 @@ STREAM_CHANGES: list[Row] = [
     ({}, {"subject_transform": {"src": "a.*", "dest": "b.$1"}}, "subject_transform", True),
     ({}, {"republish": {"dest": "again.>"}}, "republish", True),
     (AWAY, {"mirror_direct": True}, "mirror_direct", True),
-    ({"discard": "new", "max_msgs_per_subject": 1}, {"discard_new_per_subject": True}, "discard_new_per_subject", True),
+    (
+        {"discard": "new", "max_msgs_per_subject": 1},
+        {"discard_new_per_subject": True},
+        "discard_new_per_subject",
+        True,
+    ),
     ({"deny_purge": True}, {"deny_purge": False}, "deny_purge", False),
     ({}, {"consumer_limits": {"max_ack_pending": 5}}, "consumer_limits.max_ack_pending", True),
-    ({"consumer_limits": {"max_ack_pending": 5}}, {"consumer_limits": None}, "consumer_limits.max_ack_pending", True),
+    (
+        {"consumer_limits": {"max_ack_pending": 5}},
+        {"consumer_limits": None},
+        "consumer_limits.max_ack_pending",
+        True,
+    ),
     ({}, {"subject_delete_marker_ttl": "5s"}, "subject_delete_marker_ttl", True),
-    ({"subject_delete_marker_ttl": 10**9}, {"subject_delete_marker_ttl": None}, "subject_delete_marker_ttl", True),
+    (
+        {"subject_delete_marker_ttl": 10**9},
+        {"subject_delete_marker_ttl": None},
+        "subject_delete_marker_ttl",
+        True,
+    ),
     ({}, {"allow_msg_counter": True}, "allow_msg_counter", False),
     ({}, {"persist_mode": "async"}, "persist_mode", False),
     ({"persist_mode": "async"}, {"persist_mode": None}, "persist_mode", False),
@@ -110,7 +138,12 @@ CONSUMER_CHANGES: list[Row] = [
     ({}, {"backoff": ["1s", "2s"]}, "backoff", True),
     ({"backoff": [10**9]}, {"backoff": None}, "backoff", True),
     ({}, {"filter_subject": "c.a"}, "filter_subjects", True),
-    ({"filter_subject": "c.a"}, {"filter_subject": None, "filter_subjects": ["c.b", "c.c"]}, "filter_subjects", True),
+    (
+        {"filter_subject": "c.a"},
+        {"filter_subject": None, "filter_subjects": ["c.b", "c.c"]},
+        "filter_subjects",
+        True,
+    ),
     ({}, {"replay_policy": "original"}, "replay_policy", False),
     (PUSH, {"rate_limit_bps": 1000}, "rate_limit_bps", True),
     ({}, {"sample_freq": "50%"}, "sample_freq", True),
@@ -146,10 +179,14 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("kind", "row"), CHANGES)
-def test_what_an_update_can_do(kind: str, row: Row, api: Api, make_stream: Make, make_consumer: Make) -> None:
+def test_what_an_update_can_do(
+    kind: str, row: Row, api: Api, make_stream: Make, make_consumer: Make
+) -> None:
     base, changes, field, possible = row
     look: Callable[[Api, str], Any] = stream_config if kind == "stream" else consumer_config
-    name = make_stream(base) if kind == "stream" else make_consumer({"ack_policy": "explicit", **base})
+    name = (
+        make_stream(base) if kind == "stream" else make_consumer({"ack_policy": "explicit", **base})
+    )
     actual = look(api, name)
     wanted = actual.changed(**changes)
     found = differences(wanted, actual)
@@ -182,10 +219,16 @@ def test_a_sealed_stream_stays_sealed(admin: JetStreamAdmin, api: Api, make_stre
     wanted = open_one.changed(sealed=True)
     announced = {change.field for change in differences(wanted, open_one)}
     after = api(f"STREAM.UPDATE.{name}", wanted.body())["config"]
-    assert announced == {field for field, value in before["config"].items() if after[field] != value}
+    assert announced == {
+        field for field, value in before["config"].items() if after[field] != value
+    }
     sealed = stream_config(api, name)
     assert differences(wanted, sealed) == []
-    assert {change.field for change in differences(sealed, open_one)} >= {"sealed", "deny_delete", "deny_purge"}
+    assert {change.field for change in differences(sealed, open_one)} >= {
+        "sealed",
+        "deny_delete",
+        "deny_purge",
+    }
     refused = {change.field for change in differences(open_one, sealed) if change.refused}
     assert refused == {"sealed", "deny_delete", "deny_purge"}
     for described in (after, admin.describe(name)):
@@ -237,7 +280,12 @@ def test_what_is_left_to_the_server_stays_when_something_else_changes(
     api(f"STREAM.UPDATE.{name}", update_body(short, after))
     assert str(stream_config(api, name).duplicate_window) == "1s"
 
-    settings = {"max_waiting": 9, "max_ack_pending": 5, "ack_wait": 10**9, "inactive_threshold": 3600 * 10**9}
+    settings = {
+        "max_waiting": 9,
+        "max_ack_pending": 5,
+        "ack_wait": 10**9,
+        "inactive_threshold": 3600 * 10**9,
+    }
     consumer = make_consumer({"ack_policy": "explicit", **settings})
     there = consumer_config(api, consumer)
     plain = ConsumerConfig(durable_name=there.name, ack_policy="explicit", description="new")
@@ -245,7 +293,9 @@ def test_what_is_left_to_the_server_stays_when_something_else_changes(
     assert consumer_config(api, consumer) == there.changed(description="new")
 
 
-def test_without_its_backoff_a_consumer_waits_as_long_as_any_other(api: Api, make_consumer: Make) -> None:
+def test_without_its_backoff_a_consumer_waits_as_long_as_any_other(
+    api: Api, make_consumer: Make
+) -> None:
     consumer = make_consumer({"ack_policy": "explicit", "backoff": [10**9]})
     actual = consumer_config(api, consumer)
     assert (str(actual.ack_wait), [str(each) for each in actual.backoff]) == ("1s", ["1s"])
@@ -255,7 +305,8 @@ def test_without_its_backoff_a_consumer_waits_as_long_as_any_other(api: Api, mak
 
 
 @pytest.mark.parametrize(
-    ("changes", "left"), [({"max_msgs": 1}, 1), ({"max_msgs_per_subject": 1}, 2), ({"retention": "interest"}, 0)]
+    ("changes", "left"),
+    [({"max_msgs": 1}, 1), ({"max_msgs_per_subject": 1}, 2), ({"retention": "interest"}, 0)],
 )
 def test_what_is_called_a_risk_deletes_messages(
     changes: dict[str, Any], left: int, api: Api, make_stream: Make, publisher: Publisher
@@ -266,19 +317,26 @@ def test_what_is_called_a_risk_deletes_messages(
     wanted = actual.changed(**changes)
     [difference] = differences(wanted, actual)
     assert "deleted at once" in difference.risk
-    assert StreamInfo.from_server(api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))).config == wanted
+    assert (
+        StreamInfo.from_server(api(f"STREAM.UPDATE.{name}", update_body(wanted, actual))).config
+        == wanted
+    )
     assert StreamInfo.from_server(api(f"STREAM.INFO.{name}")).state.messages == left
     assert not any(each.risk for each in differences(actual, wanted))
 
 
-def test_a_source_with_another_filter_is_copied_once_more(api: Api, make_stream: Make, publisher: Publisher) -> None:
+def test_a_source_with_another_filter_is_copied_once_more(
+    api: Api, make_stream: Make, publisher: Publisher
+) -> None:
     origin = make_stream({})
     publisher.publish(Message(f"{origin.lower()}.a") for _ in range(3))
     name = make_stream({"subjects": [], "sources": [{"name": origin}]})
 
     def wait_for(messages: int) -> None:
         wait_until(
-            lambda: bool(api(f"STREAM.INFO.{name}")["state"]["messages"] == messages), f"{messages} messages", 20
+            lambda: bool(api(f"STREAM.INFO.{name}")["state"]["messages"] == messages),
+            f"{messages} messages",
+            20,
         )
 
     wait_for(3)
@@ -290,7 +348,9 @@ def test_a_source_with_another_filter_is_copied_once_more(api: Api, make_stream:
     wait_for(6)
 
 
-def test_the_first_sequence_only_counts_for_a_new_stream(api: Api, make_stream: Make, publisher: Publisher) -> None:
+def test_the_first_sequence_only_counts_for_a_new_stream(
+    api: Api, make_stream: Make, publisher: Publisher
+) -> None:
     name = make_stream({"first_seq": 100})
     actual = stream_config(api, name)
     wanted = StreamConfig(name=name, subjects=actual.subjects)
@@ -306,7 +366,9 @@ def test_an_update_does_not_publish_a_stream_into_itself(
 ) -> None:
     """The server takes an empty destination for none when it makes a stream, and for ``>`` when it updates one."""
     edited, planned = (make_stream({"republish": {"src": "", "dest": ""}}) for _ in range(2))
-    assert [each.field for each in admin.streams.update(edited, description="new")] == ["description"]
+    assert [each.field for each in admin.streams.update(edited, description="new")] == [
+        "description"
+    ]
     plan = admin.plan({**api(f"STREAM.INFO.{planned}")["config"], "description": "new"})
     assert [each.field for each in plan.steps[0].differences] == ["description"]
     admin.apply(plan)
@@ -317,9 +379,17 @@ def test_an_update_does_not_publish_a_stream_into_itself(
 
 
 def test_a_difference_reads_like_a_change() -> None:
-    given = {"name": "S", "max_age": "1h30m", "metadata": {"a": "1"}, "max_bytes": "1g", "sources": [{"name": "A"}]}
+    given = {
+        "name": "S",
+        "max_age": "1h30m",
+        "metadata": {"a": "1"},
+        "max_bytes": "1g",
+        "sources": [{"name": "A"}],
+    }
     actual = StreamConfig.model_validate({**given, "allow_direct": True})
-    wanted = actual.changed(max_age="2h", metadata={"b": "2"}, max_bytes=None, allow_direct=False, sources=None)
+    wanted = actual.changed(
+        max_age="2h", metadata={"b": "2"}, max_bytes=None, allow_direct=False, sources=None
+    )
     assert [str(each) for each in differences(wanted, actual)] == [
         'subjects: nothing -> ["S"]',
         "max_bytes: 1GiB -> -1",
@@ -332,10 +402,17 @@ def test_a_difference_reads_like_a_change() -> None:
     assert differences(wanted, actual)[2] == Difference("max_age", wanted.max_age, actual.max_age)
 
 
-def test_limits_of_the_server_make_no_difference(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_limits_of_the_server_make_no_difference(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     limits = 'max_request_batch: 500, max_ack_pending: 77, duplicate_window: "10s"'
-    with Publisher(nats_server_factory(config=f"jetstream {{ limits {{ {limits} }} }}").url) as publisher:
-        stream, consumer = StreamConfig(name="S", subjects=("s",)), ConsumerConfig(durable_name="c", ack_policy="all")
+    with Publisher(
+        nats_server_factory(config=f"jetstream {{ limits {{ {limits} }} }}").url
+    ) as publisher:
+        stream, consumer = (
+            StreamConfig(name="S", subjects=("s",)),
+            ConsumerConfig(durable_name="c", ack_policy="all"),
+        )
         made = StreamConfig.from_server(publisher.api("STREAM.CREATE.S", stream.body())["config"])
         request = {"stream_name": "S", "config": consumer.body()}
         there = ConsumerConfig.from_server(publisher.api("CONSUMER.CREATE.S.c", request)["config"])
@@ -352,15 +429,28 @@ def stream(**fields: Any) -> StreamConfig:
 
 #: Beside what `test_other_clients` shows on a server.
 SAME: list[tuple[Model, Model]] = [
-    (stream(), StreamConfig.from_server({"name": "S", "subjects": ["S"], "max_msgs": -1, "duplicate_window": 5})),
+    (
+        stream(),
+        StreamConfig.from_server(
+            {"name": "S", "subjects": ["S"], "max_msgs": -1, "duplicate_window": 5}
+        ),
+    ),
     (stream(subjects=["a", "b"]), stream(subjects=["b", "a"])),
-    (stream(subject_delete_marker_ttl="1s"), stream(subject_delete_marker_ttl="1s", allow_msg_ttl=True)),
+    (
+        stream(subject_delete_marker_ttl="1s"),
+        stream(subject_delete_marker_ttl="1s", allow_msg_ttl=True),
+    ),
     (stream(placement={"tags": ["a", "b"]}), stream(placement={"tags": ["b", "a"], "cluster": ""})),
-    (stream(sources=[{"name": "A"}, {"name": "B"}]), stream(sources=[{"name": "B"}, {"name": "A"}])),
+    (
+        stream(sources=[{"name": "A"}, {"name": "B"}]),
+        stream(sources=[{"name": "B"}, {"name": "A"}]),
+    ),
     (stream(), StreamConfig.from_server({"name": "S", "shards": 5})),
     (
         stream(mirror={"name": "A", "opt_start_time": "2026-03-01T12:00:00Z"}),
-        StreamConfig.from_server({"name": "S", "mirror": {"name": "A", "opt_start_time": "2026-03-01T13:00:00+01:00"}}),
+        StreamConfig.from_server(
+            {"name": "S", "mirror": {"name": "A", "opt_start_time": "2026-03-01T13:00:00+01:00"}}
+        ),
     ),
     (ConsumerConfig(filter_subject="a"), ConsumerConfig(filter_subjects=("a",))),
     (
@@ -376,22 +466,39 @@ def test_what_makes_no_difference(wanted: Model, actual: Model) -> None:
 
 
 def test_only_what_is_given_can_be_compared() -> None:
-    actual = stream(max_age="1h", metadata={"a": "1", "b": "2"}, mirror={"name": "A", "filter_subject": "a"})
-    assert differences(stream(mirror={"name": "A"}, metadata={"a": "1"}), actual, given_only=True) == []
-    fields = [each.field for each in differences(stream(mirror={"name": "A"}, metadata={"a": "1"}), actual)]
+    actual = stream(
+        max_age="1h", metadata={"a": "1", "b": "2"}, mirror={"name": "A", "filter_subject": "a"}
+    )
+    assert (
+        differences(stream(mirror={"name": "A"}, metadata={"a": "1"}), actual, given_only=True)
+        == []
+    )
+    fields = [
+        each.field
+        for each in differences(stream(mirror={"name": "A"}, metadata={"a": "1"}), actual)
+    ]
     assert fields == ["max_age", "mirror.filter_subject", "metadata.b"]
-    assert [str(each) for each in differences(stream(max_age="2h"), actual, given_only=True)] == ["max_age: 1h -> 2h"]
+    assert [str(each) for each in differences(stream(max_age="2h"), actual, given_only=True)] == [
+        "max_age: 1h -> 2h"
+    ]
 
 
 def test_times_that_no_number_stands_for_differ() -> None:
-    one, other = (ConsumerConfig.from_server({"pause_until": f"{year}-01-01T00:00:00Z"}) for year in (1900, 1901))
+    one, other = (
+        ConsumerConfig.from_server({"pause_until": f"{year}-01-01T00:00:00Z"})
+        for year in (1900, 1901)
+    )
     assert [each.field for each in differences(one, other)] == ["pause_until"]
 
 
 def test_a_promoted_mirror_answers_for_itself() -> None:
     actual = StreamConfig.from_server({"name": "S", "mirror": {"name": "A"}, "mirror_direct": True})
     found = differences(stream(), actual)
-    assert {each.field: each.refused for each in found} == {"subjects": "", "mirror": "", "mirror_direct": ""}
+    assert {each.field: each.refused for each in found} == {
+        "subjects": "",
+        "mirror": "",
+        "mirror_direct": "",
+    }
     assert "mirror_direct" not in update_body(stream(), actual)
 
 
@@ -408,7 +515,11 @@ def test_what_is_merged_is_all_that_was_asked_for(asked: str) -> None:
             continue
         assert differences(wanted, found, given_only=True) == []
         changed = {each.field.partition(".")[0] for each in differences(found, actual)}
-        assert changed <= wanted.model_fields_set | {"subjects", "allow_rollup_hdrs", "allow_msg_ttl"}
+        assert changed <= wanted.model_fields_set | {
+            "subjects",
+            "allow_rollup_hdrs",
+            "allow_msg_ttl",
+        }
 
 
 def test_merging_keeps_what_was_not_asked_for() -> None:
@@ -437,7 +548,10 @@ def test_merging_keeps_what_was_not_asked_for_of_sources() -> None:
     actual = StreamConfig.from_server({"name": "S", "sources": there})
     assert merged(stream(sources=["A", "B"], max_age="1h"), actual).body()["sources"] == there
     asked = stream(sources=["A", {"name": "B", "filter_subject": "b"}])
-    assert merged(asked, actual).body()["sources"] == [there[0], {**there[1], "filter_subject": "b"}]
+    assert merged(asked, actual).body()["sources"] == [
+        there[0],
+        {**there[1], "filter_subject": "b"},
+    ]
     # Others, or in another order: the difference is shown, and these are what was asked for.
     asked = stream(sources=["B", "A"])
     assert [each.field for each in differences(asked, actual, given_only=True)] == ["sources"]
@@ -457,4 +571,9 @@ def test_a_stream_is_no_consumer() -> None:
 
 def test_an_update_keeps_what_only_a_newer_server_knows() -> None:
     actual = StreamConfig.from_server({"name": "S", "shards": 5, "zones": ["a"]})
-    assert update_body(stream(max_msgs=5), actual) == {"name": "S", "max_msgs": 5, "shards": 5, "zones": ["a"]}
+    assert update_body(stream(max_msgs=5), actual) == {
+        "name": "S",
+        "max_msgs": 5,
+        "shards": 5,
+        "zones": ["a"],
+    }

@@ -83,7 +83,9 @@ def test_options_that_cannot_be(options: dict[str, Any], said: str) -> None:
 
 
 def test_options_match_in_any_case_and_show_no_secret(server: NatsServer) -> None:
-    with JetStreamAdmin(SERVERS=server.url, User="ann", PassWord=PASSWORD, REQUESTTIMEOUT="5s") as admin:
+    with JetStreamAdmin(
+        SERVERS=server.url, User="ann", PassWord=PASSWORD, REQUESTTIMEOUT="5s"
+    ) as admin:
         assert admin.options.request_timeout == 5
         assert list(admin.streams.names()) == ["ORDERS"]
         assert PASSWORD not in f"{admin!r}{admin.options!r}{vars(admin)}"
@@ -96,7 +98,9 @@ def test_servers_as_a_list(server: NatsServer) -> None:
         with JetStreamAdmin(**{**login(server), "servers": given}) as admin:
             assert admin.options.servers == tuple(urls)
             assert list(admin.streams.names()) == ["ORDERS"]
-    assert JetStreamAdmin.from_environment(**{**login(server), "servers": urls}).options.servers == tuple(urls)
+    assert JetStreamAdmin.from_environment(
+        **{**login(server), "servers": urls}
+    ).options.servers == tuple(urls)
 
 
 def test_nothing_is_asked_before_it_is_needed() -> None:
@@ -126,7 +130,10 @@ def test_by_a_domain_and_by_a_prefix(server: NatsServer) -> None:
             assert admin.streams.load("ORDERS").domain == "hub"
     with (
         JetStreamAdmin(**login(server, domain="nowhere")) as admin,
-        pytest.raises(NoResponders, match=r"look at stream ORDERS: nobody answers at \$JS.nowhere.API.STREAM.INFO.ORD"),
+        pytest.raises(
+            NoResponders,
+            match=r"look at stream ORDERS: nobody answers at \$JS.nowhere.API.STREAM.INFO.ORD",
+        ),
     ):
         admin.streams.load("ORDERS")
 
@@ -142,8 +149,15 @@ def test_the_connector_is_light_without_it() -> None:
 def test_the_account(server: NatsServer) -> None:
     with JetStreamAdmin(**login(server)) as admin:
         info = admin.account.info()
-        assert (info.streams, info.limits.max_streams, info.limits.max_storage, info.domain) == (1, 7, 10**9, "hub")
-        assert {name: tier.limits for name, tier in admin.account.tiers().items()} == {"": info.limits}
+        assert (info.streams, info.limits.max_streams, info.limits.max_storage, info.domain) == (
+            1,
+            7,
+            10**9,
+            "hub",
+        )
+        assert {name: tier.limits for name, tier in admin.account.tiers().items()} == {
+            "": info.limits
+        }
         errors = admin.account.info().api.errors
         with pytest.raises(StreamNotFound):
             admin.streams.load("NOWHERE")
@@ -153,12 +167,21 @@ def test_the_account(server: NatsServer) -> None:
 def test_the_server(admin: JetStreamAdmin, publisher: Publisher) -> None:
     found = admin.account.server()
     assert found.version == publisher.info["version"]
-    assert (found.api_level, found.max_payload) == (publisher.info["api_lvl"], publisher.info["max_payload"])
+    assert (found.api_level, found.max_payload) == (
+        publisher.info["api_lvl"],
+        publisher.info["max_payload"],
+    )
     assert found.version.startswith(f"{found.api_since}.")
 
 
 def test_tiers_are_those_of_the_account(nats_server: NatsServer) -> None:
-    limits = {"max_memory": -1, "max_storage": 2**30, "max_streams": 5, "max_consumers": -1, "max_bytes_required": True}
+    limits = {
+        "max_memory": -1,
+        "max_storage": 2**30,
+        "max_streams": 5,
+        "max_consumers": -1,
+        "max_bytes_required": True,
+    }
     tier = {"memory": 0, "storage": 5, "streams": 1, "consumers": 0, "limits": limits}
     with administered(nats_server.url, {"INFO": {"tiers": {"R1": tier, "R3": {}}}}) as (_, admin):
         found = admin.account.tiers()
@@ -168,7 +191,10 @@ def test_tiers_are_those_of_the_account(nats_server: NatsServer) -> None:
 
 
 def test_an_account_without_jetstream(server: NatsServer) -> None:
-    with JetStreamAdmin(**login(server, "pat")) as admin, pytest.raises(JetStreamNotEnabled, match="the account"):
+    with (
+        JetStreamAdmin(**login(server, "pat")) as admin,
+        pytest.raises(JetStreamNotEnabled, match="the account"),
+    ):
         admin.account.info()
 
 
@@ -186,13 +212,19 @@ def test_an_account_that_may_read_one_subject_only(server: NatsServer) -> None:
     with JetStreamAdmin(**login(server, "director")) as admin:
         assert admin.messages.last("ORDERS", "orders.a", direct=True).data == b"1"
         last = admin.messages.last
-        assert denied(lambda: last("ORDERS", "orders.b", direct=True)) == "$JS.API.DIRECT.GET.ORDERS.orders.b"
+        assert (
+            denied(lambda: last("ORDERS", "orders.b", direct=True))
+            == "$JS.API.DIRECT.GET.ORDERS.orders.b"
+        )
         assert denied(lambda: admin.messages.last_of_each("ORDERS")) == "$JS.API.DIRECT.GET.ORDERS"
         assert denied(lambda: last("ORDERS", "orders.a")) == "$JS.API.STREAM.MSG.GET.ORDERS"
 
 
 def test_an_account_that_may_see_nothing_but_keys(server: NatsServer) -> None:
-    with JetStreamAdmin(**login(server)) as owner, JetStreamAdmin(**login(server, "keeper")) as keeper:
+    with (
+        JetStreamAdmin(**login(server)) as owner,
+        JetStreamAdmin(**login(server, "keeper")) as keeper,
+    ):
         owner.kv.create("b", history=5)
         bucket = keeper.kv.bucket("b")
         assert bucket.put("a", "1") == 1
@@ -207,7 +239,10 @@ def test_an_account_that_may_see_nothing_but_keys(server: NatsServer) -> None:
 
 def test_filters_are_not_checked_where_the_stream_cannot_be_seen(server: NatsServer) -> None:
     with JetStreamAdmin(**login(server, "director")) as admin:
-        assert admin.consumers.create("ORDERS", "c", filter_subject="t.a").config.filter_subject == "t.a"
+        assert (
+            admin.consumers.create("ORDERS", "c", filter_subject="t.a").config.filter_subject
+            == "t.a"
+        )
 
 
 def test_a_level_that_may_not_be_asked_for_is_trusted(server: NatsServer) -> None:
@@ -245,10 +280,16 @@ def test_what_is_missing_is_named(admin: JetStreamAdmin, name: str) -> None:
         (of_nowhere, lambda: consumers.delete("NOWHERE", "c", missing_ok=True)),
         # The server does not reply to this request.
         (f"consumer c {of_nowhere}", lambda: consumers.reset("NOWHERE", "c", 5)),
-        ("cannot look at consumer c of stream S: consumer not found", lambda: consumers.load(name, "c")),
+        (
+            "cannot look at consumer c of stream S: consumer not found",
+            lambda: consumers.load(name, "c"),
+        ),
         ("consumer c of stream S", lambda: consumers.update(name, "c", max_deliver=5)),
         ("consumer c of stream S", lambda: consumers.plan(name, "c", max_deliver=5)),
-        ("cannot delete consumer c of stream S: consumer not found", lambda: consumers.delete(name, "c")),
+        (
+            "cannot delete consumer c of stream S: consumer not found",
+            lambda: consumers.delete(name, "c"),
+        ),
         ("consumer c of stream S", lambda: consumers.pause(name, "c", until)),
         ("consumer c of stream S", lambda: consumers.resume(name, "c")),
         ("consumer c of stream S", lambda: consumers.reset(name, "c")),
@@ -290,7 +331,9 @@ def test_an_account_that_would_be_another_subject(name: str, admin: JetStreamAdm
 # -- old servers, and servers that answer for a part --
 
 
-def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_old_server_lacks_is_said_at_once(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would give no reply at all on these subjects."""
     monkeypatch.setattr(connection, "ASK_AGAIN", 60.0)  # a reply that takes long adds no request
     answers = {"INFO": account(0), "CONSUMER.INFO.S.c": consumer_info({"name": "c"})}
@@ -301,10 +344,22 @@ def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer, monke
         requests: list[tuple[str, Any]] = [
             (f"pause {of}: this needs nats-server {old}", lambda: consumers.pause("S", "c", until)),
             (f"resume {of}: this needs nats-server 2.11", lambda: consumers.resume("S", "c")),
-            (f"unpin group g of {of}: this needs nats-server 2.11", lambda: consumers.unpin("S", "c", "g")),
-            (f"reset {of} to sequence 5: this needs nats-server 2.14", lambda: consumers.reset("S", "c", 5)),
-            ("get the first > since .* this needs nats-server 2.11", lambda: admin.messages.since("S", 10**18)),
-            ("step down in favour of n: this needs", lambda: admin.streams.step_down("S", preferred="n")),
+            (
+                f"unpin group g of {of}: this needs nats-server 2.11",
+                lambda: consumers.unpin("S", "c", "g"),
+            ),
+            (
+                f"reset {of} to sequence 5: this needs nats-server 2.14",
+                lambda: consumers.reset("S", "c", 5),
+            ),
+            (
+                "get the first > since .* this needs nats-server 2.11",
+                lambda: admin.messages.since("S", 10**18),
+            ),
+            (
+                "step down in favour of n: this needs",
+                lambda: admin.streams.step_down("S", preferred="n"),
+            ),
             (
                 r"create stream N with allow_msg_ttl: this needs nats-server 2\.11",
                 lambda: admin.streams.create("N", allow_msg_ttl=True),
@@ -313,8 +368,14 @@ def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer, monke
                 r"remove server n from stream S: this needs nats-server 2\.15",
                 lambda: admin.streams.remove_peer("S", "n", evacuate=True),
             ),
-            (r"cancel the change of stream S: this needs nats-server 2\.15", lambda: admin.streams.cancel_move("S")),
-            ("create stream N with pedantic: this needs", lambda: admin.streams.create("N", pedantic=True)),
+            (
+                r"cancel the change of stream S: this needs nats-server 2\.15",
+                lambda: admin.streams.cancel_move("S"),
+            ),
+            (
+                "create stream N with pedantic: this needs",
+                lambda: admin.streams.create("N", pedantic=True),
+            ),
         ]
         for said, request in requests:
             with pytest.raises(JetStreamError, match=said):
@@ -323,10 +384,14 @@ def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer, monke
         assert fake.asked.count("INFO") == 1
 
 
-def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(nats_server: NatsServer) -> None:
+def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(
+    nats_server: NatsServer,
+) -> None:
     answers: dict[str, Answer] = {
         "INFO": account(1),
-        "STREAM.INFO.N": {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}},
+        "STREAM.INFO.N": {
+            "error": {"code": 404, "err_code": 10059, "description": "stream not found"}
+        },
         "STREAM.INFO.S": stream_info({"name": "S"}),
         "CONSUMER.INFO.S.c": consumer_info({"durable_name": "c"}),
     }
@@ -337,14 +402,29 @@ def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(nats_serv
         streams, consumers = admin.streams, admin.consumers
         plan = admin.plan({"name": "N"}, {"name": "S", "allow_atomic": True})
         requests: list[tuple[str, Callable[[], object]]] = [
-            ("create stream N with allow_atomic: .* 2.12", lambda: streams.create("N", allow_atomic=True)),
-            ("create stream N with allow_batched: .* 2.14", lambda: streams.create("N", allow_batched=True)),
+            (
+                "create stream N with allow_atomic: .* 2.12",
+                lambda: streams.create("N", allow_atomic=True),
+            ),
+            (
+                "create stream N with allow_batched: .* 2.14",
+                lambda: streams.create("N", allow_batched=True),
+            ),
             ("create stream N with mirror.consumer: ", lambda: streams.create("N", mirror=mirror)),
-            ("create stream N with sources.consumer: ", lambda: streams.create("N", sources=[mirror])),
+            (
+                "create stream N with sources.consumer: ",
+                lambda: streams.create("N", sources=[mirror]),
+            ),
             ("update stream S with allow_atomic: ", lambda: streams.update("S", allow_atomic=True)),
             ("update stream S with allow_atomic: ", lambda: admin.apply(plan)),
-            ("create consumer c of .* with priority_policy prior", lambda: consumers.create("S", "c", pinned)),
-            ("update consumer c of .* with priority_policy prior", lambda: consumers.update("S", "c", pinned)),
+            (
+                "create consumer c of .* with priority_policy prior",
+                lambda: consumers.create("S", "c", pinned),
+            ),
+            (
+                "update consumer c of .* with priority_policy prior",
+                lambda: consumers.update("S", "c", pinned),
+            ),
             ("with ack_policy flow_control: .* 2.14", lambda: consumers.create("S", "c", copying)),
         ]
         for message, request in requests:
@@ -365,32 +445,56 @@ def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
         "STREAM.INFO.S": created({"name": "S"}),
     }
     with administered(nats_server.url, answers) as (_, admin):
-        said = "stream S was created, but the server has not taken all .*: deny_delete: false -> true"
+        said = (
+            "stream S was created, but the server has not taken all .*: deny_delete: false -> true"
+        )
         with pytest.raises(JetStreamError, match=said):
             admin.streams.create(name="S", deny_delete=True)
-        with pytest.raises(JetStreamError, match=r"S was updated, but the server has not taken all .*: deny_del"):
+        with pytest.raises(
+            JetStreamError, match=r"S was updated, but the server has not taken all .*: deny_del"
+        ):
             admin.streams.update("S", deny_delete=True, description="new")
-        assert [str(each) for each in admin.streams.update("S", description="new")] == ["description: nothing -> new"]
+        assert [str(each) for each in admin.streams.update("S", description="new")] == [
+            "description: nothing -> new"
+        ]
 
 
 def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
     pages = {"total": 3, "offset": 0, "limit": 256}
-    page = {**pages, "streams": [stream_info({"name": "A"})], "missing": ["B"], "offline": {"C": "too new"}}
+    page = {
+        **pages,
+        "streams": [stream_info({"name": "A"})],
+        "missing": ["B"],
+        "offline": {"C": "too new"},
+    }
     consumers = {**pages, "consumers": None, "missing": ["c"]}
-    with administered(nats_server.url, {"STREAM.LIST": page, "CONSUMER.LIST.A": consumers}) as (_, admin):
+    with administered(nats_server.url, {"STREAM.LIST": page, "CONSUMER.LIST.A": consumers}) as (
+        _,
+        admin,
+    ):
         infos = admin.streams.infos()
         assert next(infos).config.name == "A"
-        with pytest.raises(ServerBusy, match=r"no server answered for B; no server can run C \(too new\)") as caught:
+        with pytest.raises(
+            ServerBusy, match=r"no server answered for B; no server can run C \(too new\)"
+        ) as caught:
             next(infos)
         assert caught.value.retriable
-        with pytest.raises(ServerBusy, match="list the consumers of stream A as a whole: no server answered for c"):
+        with pytest.raises(
+            ServerBusy, match="list the consumers of stream A as a whole: no server answered for c"
+        ):
             list(admin.consumers.infos("A"))
 
 
 def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
     """Nobody replies while a stream has no leader, and the API says that it is busy while that has none."""
     stream = stream_info({"name": "S"})
-    busy = {"error": {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}}
+    busy = {
+        "error": {
+            "code": 503,
+            "err_code": 10008,
+            "description": "JetStream system temporarily unavailable",
+        }
+    }
     replies: list[dict[str, Any] | None] = [None, busy]
     answers: dict[str, Answer] = {
         "STREAM.INFO.S": lambda _: replies.pop(0) if replies else stream,
@@ -399,22 +503,30 @@ def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
     answers["STREAM.INFO.T"] = busy
     with (
         administered(nats_server.url, answers) as (fake, admin),
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="2s") as impatient,
+        JetStreamAdmin(
+            servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="2s"
+        ) as impatient,
     ):
         assert admin.streams.load("S").config.name == "S"
         assert replies == []
         assert fake.asked.count("STREAM.INFO.S") >= 3  # more where an answer takes long
-        with pytest.raises(ServerBusy, match="look at stream T: JetStream system temporarily unavailable"):
+        with pytest.raises(
+            ServerBusy, match="look at stream T: JetStream system temporarily unavailable"
+        ):
             impatient.streams.load("T")
         assert fake.asked.count("STREAM.INFO.T") > 1
         # Whether this was done is not known: it is for the caller to say whether to do it again.
-        with pytest.raises(ServerBusy, match="cannot delete stream S: JetStream system temporarily unavailable"):
+        with pytest.raises(
+            ServerBusy, match="cannot delete stream S: JetStream system temporarily unavailable"
+        ):
             admin.streams.delete("S")
         assert fake.asked.count("STREAM.DELETE.S") == 1
 
 
 def test_a_reply_that_says_nothing_is_no_success(nats_server: NatsServer) -> None:
-    with administered(nats_server.url, {"STREAM.DELETE.S": {}, "STREAM.PURGE.S": {"purged": 1}}) as (_, admin):
+    with administered(
+        nats_server.url, {"STREAM.DELETE.S": {}, "STREAM.PURGE.S": {"purged": 1}}
+    ) as (_, admin):
         with pytest.raises(JetStreamError, match="cannot delete stream S: the server does not say"):
             admin.streams.delete("S")
         with pytest.raises(JetStreamError, match="cannot purge stream S: the server does not say"):

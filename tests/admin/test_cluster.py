@@ -33,7 +33,9 @@ def clustered(nats_cluster: NatsCluster) -> Iterator[JetStreamAdmin]:
             admin.streams.delete(name)
 
 
-def settled(placed: Placed, servers: set[str], leader: str | None = None, other_than: str | None = None) -> str:
+def settled(
+    placed: Placed, servers: set[str], leader: str | None = None, other_than: str | None = None
+) -> str:
     """Wait for a leader (that one, or another than that one) and for replicas that are up to date; the leader."""
 
     def look() -> str | None:
@@ -42,7 +44,9 @@ def settled(placed: Placed, servers: set[str], leader: str | None = None, other_
         except ServerBusy:
             return None
         leads = [each.server for each in found if each.leader]
-        whole = {each.server for each in found} == servers and all(each.current and not each.lag for each in found)
+        whole = {each.server for each in found} == servers and all(
+            each.current and not each.lag for each in found
+        )
         fits = leads and leader in (None, leads[0]) and leads[0] != other_than
         return leads[0] if whole and fits else None
 
@@ -66,7 +70,11 @@ def test_find_by_servers(clustered: JetStreamAdmin) -> None:
     (only,) = clustered.streams.replicas("R1")
 
     def names(**criteria: Any) -> list[str]:
-        return [info.config.name for info in clustered.streams.find(**criteria) if info.config.name in ("R1", "R3")]
+        return [
+            info.config.name
+            for info in clustered.streams.find(**criteria)
+            if info.config.name in ("R1", "R3")
+        ]
 
     assert names(server_name="test-?") == names(cluster="*", offline=False) == ["R1", "R3"]
     assert names(server_name=only.server, replicas=1) == names(replicas=1) == ["R1"]
@@ -74,8 +82,12 @@ def test_find_by_servers(clustered: JetStreamAdmin) -> None:
     assert "R3" in names(leader=leader)
     assert names(leader="test") == names(cluster="nowhere") == names(offline=True) == []
     clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
-    settled(partial(clustered.consumers.replicas, "R3", "c"), SERVERS)  # until then no server answers for it
-    (consumer,) = clustered.consumers.find("R3", server_name=leader, replicas=3, expression="info.cluster.leader != ''")
+    settled(
+        partial(clustered.consumers.replicas, "R3", "c"), SERVERS
+    )  # until then no server answers for it
+    (consumer,) = clustered.consumers.find(
+        "R3", server_name=leader, replicas=3, expression="info.cluster.leader != ''"
+    )
     assert (consumer.name, list(clustered.consumers.find("R3", replicas=2))) == ("c", [])
     clustered.consumers.delete("R3", "c")
 
@@ -105,7 +117,9 @@ def test_leaders_step_down(clustered: JetStreamAdmin) -> None:
 def test_leaders_are_balanced(clustered: JetStreamAdmin) -> None:
     streams = [f"SPREAD{number}" for number in range(3)]
     for stream in streams:
-        clustered.streams.create(stream, subjects=f"spread.{stream}", num_replicas=3, storage="memory")
+        clustered.streams.create(
+            stream, subjects=f"spread.{stream}", num_replicas=3, storage="memory"
+        )
     for consumer in "cde":
         clustered.consumers.create(streams[0], consumer, DEFAULT_CONSUMER)
     manager: Any
@@ -146,11 +160,15 @@ def test_the_only_replica_is_evacuated(clustered: JetStreamAdmin) -> None:
     clustered.streams.remove_peer("MOVED", before.server, evacuate=True)
 
     def moved() -> str | None:
-        servers = [replica.server for replica in clustered.streams.replicas("MOVED") if replica.leader]
+        servers = [
+            replica.server for replica in clustered.streams.replicas("MOVED") if replica.leader
+        ]
         return servers[0] if servers and servers != [before.server] else None
 
     assert poll(moved, 30, lambda: AssertionError("the stream has not moved")) in SERVERS
-    assert [message.data for message in clustered.messages.read("MOVED")] == [b"%d" % number for number in range(5)]
+    assert [message.data for message in clustered.messages.read("MOVED")] == [
+        b"%d" % number for number in range(5)
+    ]
     clustered.streams.delete("MOVED")
 
 
@@ -176,19 +194,27 @@ def test_a_change_is_taken_back(clustered: JetStreamAdmin, nats_cluster: NatsClu
 
 
 @pytest.mark.full
-def test_a_stream_gives_up_its_other_replicas(clustered: JetStreamAdmin, nats_cluster: NatsCluster) -> None:
+def test_a_stream_gives_up_its_other_replicas(
+    clustered: JetStreamAdmin, nats_cluster: NatsCluster
+) -> None:
     streams = clustered.streams
     streams.create("R", subjects="r", num_replicas=3)
     streams.create("M", mirror="R")
     # The server hears of the mirror, and later of the end of the change, a moment after.
-    poll(lambda: streams.load("R").alternates or None, 20, lambda: AssertionError("the stream has no alternates"))
+    poll(
+        lambda: streams.load("R").alternates or None,
+        20,
+        lambda: AssertionError("the stream has no alternates"),
+    )
     info = streams.load("R")
     assert {each.name for each in info.alternates} == {"R", "M"}
     with Publisher(nats_cluster.servers[0].url) as publisher:
         before = publisher.api("STREAM.INFO.R")["config"]
         publisher.api("STREAM.UPDATE.R", info.config.body())
         assert publisher.api("STREAM.INFO.R")["config"] == before
-        smaller = read(StreamInfo, publisher.api("STREAM.UPDATE.R", info.config.changed(num_replicas=1).body()))
+        smaller = read(
+            StreamInfo, publisher.api("STREAM.UPDATE.R", info.config.changed(num_replicas=1).body())
+        )
     assert smaller.cluster is not None
     assert smaller.cluster.desired is not None
     assert smaller.cluster.desired.origin is not None
@@ -201,6 +227,10 @@ def test_a_stream_gives_up_its_other_replicas(clustered: JetStreamAdmin, nats_cl
     alone = poll(settled, 20, lambda: AssertionError("the stream still has its other replicas"))
     assert [each.leader for each in replicas(alone.cluster)] == [True]
     assert [each.field for each in streams.update("R", num_replicas=2)] == ["num_replicas"]
-    poll(lambda: len(streams.replicas("R")) == 2 or None, 30, lambda: AssertionError("the stream has one replica"))
+    poll(
+        lambda: len(streams.replicas("R")) == 2 or None,
+        30,
+        lambda: AssertionError("the stream has one replica"),
+    )
     for name in ("M", "R"):
         streams.delete(name)

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, parse_ack, pulls
+from spark_jetstream.admin import (
+    DEFAULT_CONSUMER,
+    DeliveredMessage,
+    JetStreamAdmin,
+    parse_ack,
+    pulls,
+)
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.subscription import CoreMessage as Heard
@@ -55,7 +61,9 @@ def test_forms_of_creation(nats_server: NatsServer) -> None:
         "CONSUMER.CREATE.S.c.s.a": {"durable_name": "c", "filter_subject": "s.a"},
         "CONSUMER.DURABLE.CREATE.S.c": {"durable_name": "c", "durable_form": True},
     }
-    answers: dict[str, Answer] = {subject: lambda body: consumer_info(body["config"]) for subject in forms}
+    answers: dict[str, Answer] = {
+        subject: lambda body: consumer_info(body["config"]) for subject in forms
+    }
     with administered(nats_server.url, {"STREAM.INFO.S": stream, **answers}) as (fake, admin):
         for subject, request in forms.items():
             info = admin.consumers.create("S", **request)
@@ -69,18 +77,27 @@ def test_one_filter_in_a_list(admin: JetStreamAdmin, stream: str) -> None:
     created = consumers.create(stream, durable_name="c", filter_subjects=["c.a"])
     assert (created.config.filter_subjects, created.config.filter_subject) == (("c.a",), "")
     assert consumers.load_or_create(stream, "d", filter_subjects=["c.a"]).name == "d"
-    assert [each.field for each in consumers.update(stream, "c", filter_subjects=["c.b"])] == ["filter_subjects"]
+    assert [each.field for each in consumers.update(stream, "c", filter_subjects=["c.b"])] == [
+        "filter_subjects"
+    ]
     assert consumers.copy(stream, "c", "e", max_deliver=6).config.filter_subjects == ("c.b",)
-    assert consumers.copy(stream, "c", "f", filter_subjects=["c.c"]).config.filter_subjects == ("c.c",)
+    assert consumers.copy(stream, "c", "f", filter_subjects=["c.c"]).config.filter_subjects == (
+        "c.c",
+    )
     assert consumers.create(stream, filter_subjects=["c.a"]).config.filter_subjects == ("c.a",)
     durable = consumers.create(stream, durable_name="g", filter_subjects=["c.a"], durable_form=True)
     assert durable.config.filter_subjects == ("c.a",)
     # The other form takes its place.
     forms: list[dict[str, Any]] = [{"filter_subject": "c.d"}, {"filter_subjects": ["c.a"]}]
     for changes in (*forms, {"filter_subject": "c.d", "filter_subjects": None}):
-        assert [each.field for each in consumers.update(stream, "c", changes)] == ["filter_subjects"]
+        assert [each.field for each in consumers.update(stream, "c", changes)] == [
+            "filter_subjects"
+        ]
     assert consumers.load(stream, "c").config.filter_subject == "c.d"
-    assert consumers.copy(stream, "c", "h", filter_subjects=["c.e", "c.f"]).config.filters == ("c.e", "c.f")
+    assert consumers.copy(stream, "c", "h", filter_subjects=["c.e", "c.f"]).config.filters == (
+        "c.e",
+        "c.f",
+    )
     assert consumers.update(stream, "c", filter_subject=None)
     assert consumers.load(stream, "c").config.filters == ()
 
@@ -90,13 +107,19 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, stream: str) -> None
     made = consumers.create(stream, "a", filter_subject="c.>")
     assert (made.name, made.config.durable_name, made.config.filter_subject) == ("a", "a", "c.>")
     assert made.config.ack_policy == "none", "the server's default, as without a name in front"
-    assert consumers.create(stream, "b", DEFAULT_CONSUMER, max_deliver=5).config.ack_policy == "explicit"
+    assert (
+        consumers.create(stream, "b", DEFAULT_CONSUMER, max_deliver=5).config.ack_policy
+        == "explicit"
+    )
     assert consumers.create(stream, "d", made).config.durable_name == "d"
     assert consumers.create(stream, "e", made.config).config.filter_subject == "c.>"
     assert consumers.create(stream, "f", durable_name=None).config.durable_name == ""
     assert consumers.load_or_create(stream, "a", filter_subject="c.>").created == made.created
     short: dict[str, Any] = {"name": "h", "inactive_threshold": "1h"}
-    assert consumers.load_or_create(stream, short).created == consumers.load_or_create(stream, short).created
+    assert (
+        consumers.load_or_create(stream, short).created
+        == consumers.load_or_create(stream, short).created
+    )
     assert consumers.load(stream, "h").config.durable_name == ""
     assert consumers.create(stream, DEFAULT_CONSUMER, durable_name="g").name == "g"
     # The other wrong arguments are those of streams.
@@ -110,7 +133,9 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, stream: str) -> None
             with pytest.raises(OptionError, match=said):
                 request(stream, *arguments, **fields)
     for change in (consumers.update, consumers.plan):
-        with pytest.raises(OptionError, match=r'a ConsumerConfig or a mapping is needed, not "c\.>"'):
+        with pytest.raises(
+            OptionError, match=r'a ConsumerConfig or a mapping is needed, not "c\.>"'
+        ):
             change(stream, "a", "c.>")  # type: ignore[arg-type]
 
 
@@ -124,8 +149,14 @@ def test_filters_that_match_nothing(admin: JetStreamAdmin, stream: str) -> None:
     stored = rf"matches nothing that the stream stores \({stream}\.\*, c\.>\)"
     requests: list[tuple[Callable[[], object], str]] = [
         (lambda: consumers.create(stream, "a", filter_subject="d.a"), "create consumer a"),
-        (lambda: consumers.create(stream, "a", filter_subjects=["c.a", "d.a"]), "create consumer a"),
-        (lambda: consumers.create(stream, filter_subject="d.a"), f"create a consumer on stream {stream}"),
+        (
+            lambda: consumers.create(stream, "a", filter_subjects=["c.a", "d.a"]),
+            "create consumer a",
+        ),
+        (
+            lambda: consumers.create(stream, filter_subject="d.a"),
+            f"create a consumer on stream {stream}",
+        ),
         (lambda: consumers.load_or_create(stream, "a", filter_subject="d.a"), "create consumer a"),
         (lambda: consumers.copy(stream, "there", "a", filter_subject="d.a"), "create consumer a"),
         (lambda: consumers.update(stream, "there", filter_subject="d.a"), "update consumer there"),
@@ -146,7 +177,9 @@ def test_filters_that_match_nothing(admin: JetStreamAdmin, stream: str) -> None:
         consumers.create(stream, filter_subject=overlapping)
 
 
-def test_filters_of_streams_that_hold_other_subjects(admin: JetStreamAdmin, stream: str, publisher: Publisher) -> None:
+def test_filters_of_streams_that_hold_other_subjects(
+    admin: JetStreamAdmin, stream: str, publisher: Publisher
+) -> None:
     """Messages of a time before, or of other streams, are delivered."""
     publisher.publish([Message("c.old")])
     admin.streams.update(stream, subjects=[f"{stream}.*"])
@@ -156,7 +189,10 @@ def test_filters_of_streams_that_hold_other_subjects(admin: JetStreamAdmin, stre
     copies: list[dict[str, Any]] = [
         {"mirror": stream},
         {"sources": stream, "subjects": "other.a"},
-        {"subject_transform": {"src": "other.*", "dest": "changed.{{wildcard(1)}}"}, "subjects": "other.*"},
+        {
+            "subject_transform": {"src": "other.*", "dest": "changed.{{wildcard(1)}}"},
+            "subjects": "other.*",
+        },
     ]
     for fields in copies:
         admin.streams.create("COPY", **fields)
@@ -165,10 +201,17 @@ def test_filters_of_streams_that_hold_other_subjects(admin: JetStreamAdmin, stre
 
 
 def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> None:
-    first = admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5)
+    first = admin.consumers.load_or_create(
+        stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5
+    )
     assert first.config.ack_policy == "explicit"
-    assert admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5).created == first.created
-    again = admin.consumers.load_or_create(stream, {"durable_name": "c", "max_deliver": 5}, given_only=True)
+    assert (
+        admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5).created
+        == first.created
+    )
+    again = admin.consumers.load_or_create(
+        stream, {"durable_name": "c", "max_deliver": 5}, given_only=True
+    )
     assert again.created == first.created
     said = f"cannot create consumer c of stream {stream}: consumer already exists"
     with pytest.raises(ApiError, match=said) as refused:
@@ -182,7 +225,9 @@ def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> 
         f"consumer c of stream {stream} exists with another configuration (on the server -> asked for): "
         "max_deliver: 5 -> -1"
     )
-    taken = admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c", any_config=True)
+    taken = admin.consumers.load_or_create(
+        stream, DEFAULT_CONSUMER, durable_name="c", any_config=True
+    )
     assert (taken.created, taken.config.max_deliver) == (first.created, 5)
     with pytest.raises(OptionError, match="a name or durable_name is required"):
         admin.consumers.load_or_create(stream, DEFAULT_CONSUMER)
@@ -201,7 +246,9 @@ def test_names_infos_load_and_delete(admin: JetStreamAdmin, stream: str) -> None
     info = admin.consumers.load(stream, "b")
     assert (info.stream_name, info.name) == (stream, "b")
     assert admin.consumers.replicas(stream, "b") == ()  # outside of a cluster
-    with pytest.raises(ApiError, match=f"leader of consumer b of stream {stream} step down: JetStream clustering"):
+    with pytest.raises(
+        ApiError, match=f"leader of consumer b of stream {stream} step down: JetStream clustering"
+    ):
         admin.consumers.step_down(stream, "b")
     assert admin.consumers.delete(stream, "c") is True
     assert list(admin.consumers.names(stream)) == ["a", "b"]
@@ -212,7 +259,9 @@ def test_names_infos_load_and_delete(admin: JetStreamAdmin, stream: str) -> None
 
 
 def test_plan_and_update(admin: JetStreamAdmin, stream: str) -> None:
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject="c.a")
+    admin.consumers.create(
+        stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject="c.a"
+    )
     changes: dict[str, Any] = {"ack_wait": "10s", "max_deliver": None, "filter_subject": "c.b"}
     planned = admin.consumers.plan(stream, "c", changes)
     assert [str(each) for each in planned] == [
@@ -257,8 +306,16 @@ def test_pause_and_resume(admin: JetStreamAdmin, stream: str, fill: Fill) -> Non
     assert len(admin.consumers.next(stream, "c")) == 1
     # The server takes a time in the past for an order to resume, and forgets the time of the pause.
     admin.consumers.pause(stream, "c", until)
-    for past in ("2020-01-01T00:00:00Z", dt.datetime.fromtimestamp(1, dt.timezone.utc), dt.timedelta(0), -1, "0s"):
-        with pytest.raises(JetStreamError, match=r"past by the server's clock; nothing was changed|between 1970"):
+    for past in (
+        "2020-01-01T00:00:00Z",
+        dt.datetime.fromtimestamp(1, dt.timezone.utc),
+        dt.timedelta(0),
+        -1,
+        "0s",
+    ):
+        with pytest.raises(
+            JetStreamError, match=r"past by the server's clock; nothing was changed|between 1970"
+        ):
             admin.consumers.pause(stream, "c", past)
         assert admin.consumers.load(stream, "c").config.pause_until == reply.pause_until
     with pytest.raises(OptionError, match=r'until must be a time .*, not "tomorrow"'):
@@ -282,7 +339,9 @@ def test_a_start_that_no_server_can_count_is_refused_unless_it_is_there(
     origin = {"name": stream, "opt_start_time": time}
     with pytest.raises(OptionError, match=r"mirror\.opt_start_time must be a time that the clock"):
         admin.streams.create("NEVER", mirror=origin)
-    with pytest.raises(OptionError, match=r"sources\.0\.opt_start_time must be a time that the clock"):
+    with pytest.raises(
+        OptionError, match=r"sources\.0\.opt_start_time must be a time that the clock"
+    ):
         admin.streams.create("NEVER", sources=[origin])
     assert "NEVER" not in admin.streams.names()
     config = {"durable_name": "c", **fields}
@@ -306,7 +365,9 @@ def test_reset(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
         with pytest.raises(OptionError, match="sequence must be a whole number from 1 on"):
             admin.consumers.reset(stream, "c", wrong)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="last", deliver_policy="last")
-    with pytest.raises(ApiError, match=f"reset consumer last of stream {stream} to sequence 2") as caught:
+    with pytest.raises(
+        ApiError, match=f"reset consumer last of stream {stream} to sequence 2"
+    ) as caught:
         admin.consumers.reset(stream, "last", 2)
     assert caught.value.err_code == 10204
 
@@ -321,7 +382,9 @@ def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Fi
     (first,) = admin.consumers.next(stream, "c")
     assert first.message.changed(stream=None) == admin.messages.get(stream, 1)
     assert (first.deliveries, first.consumer_seq, first.pending, first.consumer) == (1, 1, 4, "c")
-    rest = admin.consumers.next(stream, "c", 100, timeout=3600)  # it waits for the first message only
+    rest = admin.consumers.next(
+        stream, "c", 100, timeout=3600
+    )  # it waits for the first message only
     assert [each.message.seq for each in rest] == [2, 3, 4, 5]
     assert (rest[3].message.data, rest[3].message.headers) == (b"\r\n\x00", {"A": ["1", "2"]})
     assert [each.pending for each in rest] == [3, 2, 1, 0]
@@ -353,8 +416,13 @@ def test_ways_to_settle(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
         info = admin.consumers.load(stream, "c")
         return info.num_pending, info.num_ack_pending
 
-    assert [(each.message.seq, each.deliveries) for each in admin.consumers.next(stream, "c", ack="nak")] == [(1, 1)]
-    assert [(each.message.seq, each.deliveries) for each in admin.consumers.next(stream, "c", ack="term")] == [(1, 2)]
+    assert [
+        (each.message.seq, each.deliveries) for each in admin.consumers.next(stream, "c", ack="nak")
+    ] == [(1, 1)]
+    assert [
+        (each.message.seq, each.deliveries)
+        for each in admin.consumers.next(stream, "c", ack="term")
+    ] == [(1, 2)]
     assert state() == (3, 0)
     (second,) = admin.consumers.next(stream, "c", ack="none")
     assert (second.message.seq, second.deliveries, second.consumer_seq) == (2, 1, 3)
@@ -364,14 +432,18 @@ def test_ways_to_settle(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
     # Consumers that need no acknowledgement, or one for several messages.
     admin.consumers.create(stream, durable_name="none")
     assert [each.message.seq for each in admin.consumers.next(stream, "none", 3)] == [1, 2, 3]
-    admin.consumers.create(stream, durable_name="all", ack_policy="all", filter_subject=f"{stream}.1")
+    admin.consumers.create(
+        stream, durable_name="all", ack_policy="all", filter_subject=f"{stream}.1"
+    )
     assert [each.message.seq for each in admin.consumers.next(stream, "all", 3)] == [2, 4]
 
 
 def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> None:
     admin.consumers.create(stream, durable_name="push", deliver_subject="delivered")
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_batch=2)
-    admin.consumers.create(stream, DEFAULT_CONSUMER, name="g", priority_policy="overflow", priority_groups=["g"])
+    admin.consumers.create(
+        stream, DEFAULT_CONSUMER, name="g", priority_policy="overflow", priority_groups=["g"]
+    )
     for name, message in [
         ("push", "consumer push .* delivers to delivered, and cannot be asked"),
         ("c", "refused a pull request .*Exceeded MaxRequestBatch of 2"),
@@ -385,7 +457,10 @@ def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> Non
         ({"ack": "yes"}, 'ack must be one of ack, nak, term, none, not "yes"'),
         ({"count": 0}, "count must be a number from 1 to 1,000, not 0"),
         ({"count": 1001}, "count must be"),
-        ({"timeout": 0.09}, r"timeout must be 0 \(do not wait\), or 0.1 to 1,000,000,000 seconds, not 0.09"),
+        (
+            {"timeout": 0.09},
+            r"timeout must be 0 \(do not wait\), or 0.1 to 1,000,000,000 seconds, not 0.09",
+        ),
         ({"timeout": -1}, "timeout must be 0"),
         ({"timeout": float("nan")}, "timeout must be 0"),
         ({"timeout": float("inf")}, "timeout must be 0"),
@@ -397,11 +472,18 @@ def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> Non
             admin.consumers.next(stream, "c", **arguments)  # type: ignore[arg-type]
 
 
-def test_next_takes_no_more_bytes_than_it_may(admin: JetStreamAdmin, stream: str, publisher: Publisher) -> None:
+def test_next_takes_no_more_bytes_than_it_may(
+    admin: JetStreamAdmin, stream: str, publisher: Publisher
+) -> None:
     publisher.publish([Message("c.a", b"x" * 1000)] * 3)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
-    assert [each.message.seq for each in admin.consumers.next(stream, "c", 3, max_bytes=2500)] == [1, 2]
-    with pytest.raises(PullRefused, match=r"the next message is larger than max_bytes \(409 Message Size") as refused:
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", 3, max_bytes=2500)] == [
+        1,
+        2,
+    ]
+    with pytest.raises(
+        PullRefused, match=r"the next message is larger than max_bytes \(409 Message Size"
+    ) as refused:
         admin.consumers.next(stream, "c", max_bytes=999)
     assert refused.value.code == 409
     (third,) = admin.consumers.next(stream, "c", ack="none")
@@ -413,23 +495,33 @@ def test_next_takes_no_more_bytes_than_it_may(admin: JetStreamAdmin, stream: str
 
 
 @pytest.mark.parametrize("ends", ["with all", "with its consumer"])
-def test_next_waits_for_all(ends: str, admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Fill) -> None:
+def test_next_waits_for_all(
+    ends: str, admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Fill
+) -> None:
     """And returns what came also when no more can come; meanwhile the consumer has no room for another request."""
     fill(stream, 2, 2)
     admin.consumers.create(stream, durable_name="c", max_waiting=1)
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(admin.consumers.next, stream, "c", 3, no_wait=False, timeout=60)
-        wait_until(lambda: admin.consumers.load(stream, "c").delivered.consumer_seq == 2, "two have come")
-        with pytest.raises(PullRefused, match=r"too many requests wait \(409 Exceeded MaxWaiting\)"):
+        wait_until(
+            lambda: admin.consumers.load(stream, "c").delivered.consumer_seq == 2, "two have come"
+        )
+        with pytest.raises(
+            PullRefused, match=r"too many requests wait \(409 Exceeded MaxWaiting\)"
+        ):
             admin.consumers.next(stream, "c")
         if ends == "with all":
             publisher.publish([Message("c.a")])
         else:
             admin.consumers.delete(stream, "c")
-        assert [each.message.seq for each in waiting.result(60)] == [1, 2, 3][: 3 if ends == "with all" else 2]
+        assert [each.message.seq for each in waiting.result(60)] == [1, 2, 3][
+            : 3 if ends == "with all" else 2
+        ]
 
 
-def test_next_returns_what_is_settled(denied: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
+def test_next_returns_what_is_settled(
+    denied: Callable[..., dict[str, str]], monkeypatch: Any
+) -> None:
     """Nobody gets it again; what is not settled is delivered again."""
     with JetStreamAdmin(**denied("$JS.ACK.S.c.*.2.>", "$JS.ACK.S.d.>")) as admin:
         admin.streams.create("S", subjects="s")
@@ -449,7 +541,10 @@ def test_next_returns_what_is_settled(denied: Callable[..., dict[str, str]], mon
                 raise RequestTimeout("no reply")
 
         monkeypatch.setattr(admin.consumers, "_settle", unanswered)
-        assert [each.message.seq for each in admin.consumers.next("S", "e", 3, ack="term")] == [1, 2]
+        assert [each.message.seq for each in admin.consumers.next("S", "e", 3, ack="term")] == [
+            1,
+            2,
+        ]
         info = admin.consumers.load("S", "e")
         assert (info.ack_floor.stream_seq, info.num_ack_pending) == (2, 1)
 
@@ -469,7 +564,9 @@ def test_next_asks_again_where_nobody_has_heard(
         publish(inbox, subject if unheard < 0 else "nobody.listens", *given)
 
     monkeypatch.setattr(Inbox, "publish", publish_elsewhere)
-    assert [each.message.seq for each in admin.consumers.next(stream, "c", count)] == list(range(1, count + 1))
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", count)] == list(
+        range(1, count + 1)
+    )
     monkeypatch.setattr(pulls, "UNHEARD", 3)
     unheard = 5
     with pytest.raises(ConsumerLost, match="503"):
@@ -492,13 +589,17 @@ def test_next_of_priority_groups(admin: JetStreamAdmin, stream: str, fill: Fill)
     fill(stream, 4, 2)
 
     def next_of(name: str, **request: Any) -> list[int]:
-        return [each.message.seq for each in admin.consumers.next(stream, name, group="g", **request)]
+        return [
+            each.message.seq for each in admin.consumers.next(stream, name, group="g", **request)
+        ]
 
     def nothing_of(name: str, **request: Any) -> bool:
         return next_of(name, timeout=0.2, **request) == []
 
     for policy in ("overflow", "prioritized", "pinned_client"):
-        admin.consumers.create(stream, policy, DEFAULT_CONSUMER, priority_policy=policy, priority_groups=["g"])
+        admin.consumers.create(
+            stream, policy, DEFAULT_CONSUMER, priority_policy=policy, priority_groups=["g"]
+        )
     assert nothing_of("overflow", min_pending=5)
     assert nothing_of("overflow", min_ack_pending=1)
     assert next_of("overflow", min_pending=4, ack="none") == [1]
@@ -512,10 +613,15 @@ def test_next_of_priority_groups(admin: JetStreamAdmin, stream: str, fill: Fill)
     with pytest.raises(PinMismatch, match="423 Nats-Pin-Id mismatch"):
         next_of("pinned_client", id="other")
     assert next_of("pinned_client", id=pinned.pin_id) == [2]
-    for field, policy in (("min_pending", "overflow"), ("priority", "prioritized"), ("id", "pinned_client")):
+    for field, policy in (
+        ("min_pending", "overflow"),
+        ("priority", "prioritized"),
+        ("id", "pinned_client"),
+    ):
         other = "overflow" if policy != "overflow" else "prioritized"
         with pytest.raises(
-            OptionError, match=f"{field} is for priority_policy {policy}: consumer {other} of .*{other}"
+            OptionError,
+            match=f"{field} is for priority_policy {policy}: consumer {other} of .*{other}",
         ):
             next_of(other, **{field: 1})
 
@@ -523,7 +629,9 @@ def test_next_of_priority_groups(admin: JetStreamAdmin, stream: str, fill: Fill)
 # -- acknowledgements --
 
 
-def test_answers_to_a_message(nats_server: NatsServer, admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+def test_answers_to_a_message(
+    nats_server: NatsServer, admin: JetStreamAdmin, stream: str, fill: Fill
+) -> None:
     fill(stream, 2, 2)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
     consumers = admin.consumers
@@ -539,7 +647,9 @@ def test_answers_to_a_message(nats_server: NatsServer, admin: JetStreamAdmin, st
         (second,) = consumers.next(stream, "c", ack="none")
         assert second.message.seq == 2
         consumers.nak(second)
-        ((again, deliveries),) = ((each, each.deliveries) for each in consumers.next(stream, "c", ack="none"))
+        ((again, deliveries),) = (
+            (each, each.deliveries) for each in consumers.next(stream, "c", ack="none")
+        )
         assert (again.message.seq, deliveries) == (2, 2)
         consumers.term(again.reply, reason="too old")
         consumers.ack(first)
@@ -551,7 +661,12 @@ def test_answers_to_a_message(nats_server: NatsServer, admin: JetStreamAdmin, st
     info = consumers.load(stream, "c")
     assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, 2)
     ack = parse_ack(again.reply)
-    assert (ack.stream, ack.consumer, ack.stream_seq, ack.consumer_seq) == (stream, "c", 2, again.consumer_seq)
+    assert (ack.stream, ack.consumer, ack.stream_seq, ack.consumer_seq) == (
+        stream,
+        "c",
+        2,
+        again.consumer_seq,
+    )
     assert (ack.time, ack.pending, ack.deliveries) == (again.message.time, again.pending, 2)
 
 
@@ -559,9 +674,13 @@ def test_answers_that_cannot_be_given(admin: JetStreamAdmin, stream: str, fill: 
     fill(stream, 1, 1)
     admin.consumers.create(stream, durable_name="c")
     (first,) = admin.consumers.next(stream, "c")
-    with pytest.raises(NoResponders, match=r"1 of stream .* to consumer c: it is gone, or its ack_policy is none"):
+    with pytest.raises(
+        NoResponders, match=r"1 of stream .* to consumer c: it is gone, or its ack_policy is none"
+    ):
         admin.consumers.ack(first)
-    with pytest.raises(ProtocolError, match=r'"x\.y" is not the reply subject of a message of a JetStream consumer'):
+    with pytest.raises(
+        ProtocolError, match=r'"x\.y" is not the reply subject of a message of a JetStream consumer'
+    ):
         admin.consumers.ack("x.y")
     with pytest.raises(OptionError, match="delay must be a duration from 0s"):
         admin.consumers.nak(first, delay=-1)
@@ -576,10 +695,16 @@ def test_lag(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="b", filter_subject=f"{stream}.1")
     admin.consumers.create(stream, durable_name="done")
     admin.consumers.create(
-        stream, DEFAULT_CONSUMER, durable_name="last", deliver_policy="last_per_subject", filter_subject=f"{stream}.>"
+        stream,
+        DEFAULT_CONSUMER,
+        durable_name="last",
+        deliver_policy="last_per_subject",
+        filter_subject=f"{stream}.>",
     )
     filters = [f"{stream}.1", f"{stream}.0", "c.>"]
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="several", filter_subjects=filters)
+    admin.consumers.create(
+        stream, DEFAULT_CONSUMER, durable_name="several", filter_subjects=filters
+    )
     admin.consumers.next(stream, "a", 2)
     admin.consumers.next(stream, "a", ack="nak")
     admin.consumers.next(stream, "a", ack="none")
@@ -587,7 +712,14 @@ def test_lag(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
     found = {each.consumer: each for each in admin.lag(stream)}
     assert list(found) == ["a", "b", "done", "last", "several"]
     a = found["a"]
-    assert (a.stream, a.pending, a.ack_pending, a.redelivered, a.total, a.waiting) == (stream, 3, 1, 1, 4, 0)
+    assert (a.stream, a.pending, a.ack_pending, a.redelivered, a.total, a.waiting) == (
+        stream,
+        3,
+        1,
+        1,
+        4,
+        0,
+    )
     assert a.oldest == admin.messages.get(stream, 3).time
     assert a.age is not None
     assert 0 < a.age < 60 * 10**9
@@ -608,9 +740,13 @@ def test_lag_of_messages_that_were_given_up(admin: JetStreamAdmin, stream: str, 
     fill(stream, 3, 2)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=1)
     admin.consumers.next(stream, "c", ack="nak")
-    assert [(each.total, each.oldest) for each in admin.lag(stream)] == [(3, admin.messages.get(stream, 1).time)]
+    assert [(each.total, each.oldest) for each in admin.lag(stream)] == [
+        (3, admin.messages.get(stream, 1).time)
+    ]
     admin.consumers.next(stream, "c")
-    assert [(each.total, each.oldest) for each in admin.lag(stream)] == [(1, admin.messages.get(stream, 3).time)]
+    assert [(each.total, each.oldest) for each in admin.lag(stream)] == [
+        (1, admin.messages.get(stream, 3).time)
+    ]
     admin.consumers.next(stream, "c")
     assert [(each.total, each.oldest) for each in admin.lag(stream)] == [(0, None)]
 

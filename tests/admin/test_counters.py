@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from spark_jetstream.admin import Counter, JetStreamAdmin
-from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, ProtocolError
+from spark_jetstream.errors import (
+    ApiError,
+    JetStreamError,
+    MessageNotFound,
+    OptionError,
+    ProtocolError,
+)
 from tests.admin.conftest import Make
 from tests.support.fake_jetstream import FakeJetStream
 
@@ -24,7 +30,9 @@ def test_a_counter_is_added_to_and_read(admin: JetStreamAdmin, make_stream: Make
     assert admin.counters.get(subject, stream=name).value == "3"
 
 
-def test_counters_are_listed_by_their_last_changes(admin: JetStreamAdmin, make_stream: Make) -> None:
+def test_counters_are_listed_by_their_last_changes(
+    admin: JetStreamAdmin, make_stream: Make
+) -> None:
     name = make_stream(COUNTS)
     subject = name.lower()
     for suffix in ("a", "b.c", "a", "b.d", "b.c"):
@@ -36,19 +44,29 @@ def test_counters_are_listed_by_their_last_changes(admin: JetStreamAdmin, make_s
         (f"{subject}.b.c", "4", 5),
     ]
     assert found[0] == admin.counters.get(f"{subject}.a")
-    assert [each.subject for each in admin.counters.list(f"{subject}.b.>")] == [f"{subject}.b.d", f"{subject}.b.c"]
+    assert [each.subject for each in admin.counters.list(f"{subject}.b.>")] == [
+        f"{subject}.b.d",
+        f"{subject}.b.c",
+    ]
     assert [*admin.counters.list(f"{subject}.a", f"{subject}.b.d", stream=name)] == found[:2]
     assert [*admin.counters.list(f"{subject}.none")] == []
 
 
-def test_counters_of_several_streams_are_not_listed_in_part(admin: JetStreamAdmin, make_stream: Make) -> None:
+def test_counters_of_several_streams_are_not_listed_in_part(
+    admin: JetStreamAdmin, make_stream: Make
+) -> None:
     names = sorted(make_stream(COUNTS) for _ in range(2))
     subjects = [f"{name.lower()}.a" for name in names]
     for subject in subjects:
         admin.counters.increment(subject)
-    with pytest.raises(OptionError, match=f"name the stream, for {', '.join(names)} captures {', '.join(subjects)}$"):
+    with pytest.raises(
+        OptionError,
+        match=f"name the stream, for {', '.join(names)} captures {', '.join(subjects)}$",
+    ):
         next(admin.counters.list(*subjects))
-    assert [each.subject for each in admin.counters.list(*subjects, stream=names[1])] == subjects[1:]
+    assert [each.subject for each in admin.counters.list(*subjects, stream=names[1])] == subjects[
+        1:
+    ]
 
 
 def test_the_values_of_sources(admin: JetStreamAdmin, make_stream: Make) -> None:
@@ -69,7 +87,9 @@ def test_a_server_that_does_not_count_is_noticed() -> None:
             admin.counters.increment("S.a")
     with FakeJetStream() as fake, JetStreamAdmin(servers=fake.url) as admin:
         fake.lies["INFO"] = lambda honest: [honest.changed(api__level=1)]
-        with pytest.raises(JetStreamError, match=r"cannot add to the counter S.a: this needs nats-server 2\.12"):
+        with pytest.raises(
+            JetStreamError, match=r"cannot add to the counter S.a: this needs nats-server 2\.12"
+        ):
             admin.counters.increment("S.a")
         assert not fake.messages
 
@@ -85,13 +105,17 @@ def test_what_is_missing_is_named(admin: JetStreamAdmin, make_stream: Make) -> N
     subject = f"{name.lower()}.a"
     with pytest.raises(MessageNotFound, match=f"cannot get the last {subject} of stream {name}"):
         admin.counters.get(subject)
-    with pytest.raises(OptionError, match=r"stream: name the stream, for no stream captures nowhere\.a"):
+    with pytest.raises(
+        OptionError, match=r"stream: name the stream, for no stream captures nowhere\.a"
+    ):
         admin.counters.get("nowhere.a")
     with pytest.raises(OptionError, match=f"for .*{name}.* captures >"):
         next(admin.counters.list())
     with pytest.raises(ApiError, match="message counters is disabled"):
         admin.counters.increment(f"{plain.lower()}.a")
-    with pytest.raises(JetStreamError, match=f"stream {name} has stored it .sequence 1., not {plain}"):
+    with pytest.raises(
+        JetStreamError, match=f"stream {name} has stored it .sequence 1., not {plain}"
+    ):
         admin.counters.increment(subject, stream=plain)
     admin.publish(f"{plain.lower()}.a", "5")
     said = f"message 1 of stream {plain} is that of no counter: its payload is not a JSON object"

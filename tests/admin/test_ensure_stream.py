@@ -75,13 +75,19 @@ USES: dict[str, Callable[[JetStreamDataSource, StructType], object]] = {
 
 
 @pytest.mark.parametrize("side", USES)
-def test_a_missing_stream_is_made_and_stays(side: str, source: Source, new_stream: New, publisher: Publisher) -> None:
+def test_a_missing_stream_is_made_and_stays(
+    side: str, source: Source, new_stream: New, publisher: Publisher
+) -> None:
     name = new_stream()
     described = {"subjects": [f"{name}.>"], "max_age": "1h", "storage": "memory"}
     found = source(described, stream=name)
     USES[side](found, COLUMNS)
     made = config(publisher, name)
-    assert (made["subjects"], made["max_age"], made["storage"]) == ([f"{name}.>"], 3600 * 10**9, "memory")
+    assert (made["subjects"], made["max_age"], made["storage"]) == (
+        [f"{name}.>"],
+        3600 * 10**9,
+        "memory",
+    )
     created = publisher.api(f"STREAM.INFO.{name}")["created"]
     USES[side](found, COLUMNS)
     assert publisher.api(f"STREAM.INFO.{name}")["created"] == created
@@ -110,7 +116,10 @@ def test_a_differing_stream_is_an_error_that_lists_the_differences_or_updated(
     assert after == {**before, "max_age": 3600 * 10**9}
     assert publisher.api(f"STREAM.INFO.{s.name}")["state"]["messages"] == 3
     warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert f"option ensureStream has updated stream {s.name}: max_age: 2h -> 1h (risk: " in " ".join(warned)
+    assert (
+        f"option ensureStream has updated stream {s.name}: max_age: 2h -> 1h (risk: "
+        in " ".join(warned)
+    )
 
 
 def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
@@ -118,13 +127,18 @@ def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
 ) -> None:
     s, name = stream(), new_stream()
     before = config(publisher, s.name)
-    described = {s.name: {"max_age": "1h", "storage": "memory"}, name: {"subjects": ["ensured.more"]}}
+    described = {
+        s.name: {"max_age": "1h", "storage": "memory"},
+        name: {"subjects": ["ensured.more"]},
+    }
     conflicts: list[tuple[dict[str, str], str]] = [
         ({}, r"\(storage: it can never change\)"),
         (UPDATE, r"storage: file -> memory \(refused: it can never change\)"),
     ]
     for conflict, words in conflicts:
-        with pytest.raises(OptionError, match=rf"stream {s.name} .*{words}.* set ensureStreamOnConflict to ignore$"):
+        with pytest.raises(
+            OptionError, match=rf"stream {s.name} .*{words}.* set ensureStreamOnConflict to ignore$"
+        ):
             source(described, stream=f"{s.name},{name}", **conflict).reader(COLUMNS)
     assert name not in names(publisher)
     source({s.name: described[s.name]}, stream=s.name, **IGNORE).streamWriter(COLUMNS, False)
@@ -146,21 +160,30 @@ def test_several_streams_as_a_list_and_by_name(
 ) -> None:
     one, two, there = new_stream(), new_stream(), stream()
     both = f"{one},{two},{there.name}"
-    source([{"name": one, "subjects": ["ensured.1"]}, {"name": two, "subjects": ["ensured.2"]}], stream=both).reader(
-        COLUMNS
-    )
+    source(
+        [{"name": one, "subjects": ["ensured.1"]}, {"name": two, "subjects": ["ensured.2"]}],
+        stream=both,
+    ).reader(COLUMNS)
     assert config(publisher, two)["subjects"] == ["ensured.2"]
-    again = source({one: {"subjects": ["ensured.1"]}, two: {"subjects": ["ensured.3"]}}, stream=both)
+    again = source(
+        {one: {"subjects": ["ensured.1"]}, two: {"subjects": ["ensured.3"]}}, stream=both
+    )
     with pytest.raises(OptionError, match=f"^stream {two} is not as"):
         again.reader(COLUMNS)
     name = new_stream()
     # What the server refuses names the option.
-    with pytest.raises(ApiError, match=rf"cannot create stream {name} \(option ensureStream\): subjects overlap"):
+    with pytest.raises(
+        ApiError, match=rf"cannot create stream {name} \(option ensureStream\): subjects overlap"
+    ):
         source({"subjects": ["ensured.1"]}, stream=name).reader(COLUMNS)
     # A sink without a stream says which.
-    source({"name": name, "subjects": ["ensured.sink"]}, subject="ensured.sink").writer(COLUMNS, False)
+    source({"name": name, "subjects": ["ensured.sink"]}, subject="ensured.sink").writer(
+        COLUMNS, False
+    )
     assert config(publisher, name)["subjects"] == ["ensured.sink"]
-    with pytest.raises(OptionError, match=r"^option ensureStream: a stream is described without its name$"):
+    with pytest.raises(
+        OptionError, match=r"^option ensureStream: a stream is described without its name$"
+    ):
         source({"subjects": ["ensured.sink"]}).writer(COLUMNS, False)
 
 
@@ -177,7 +200,11 @@ def test_a_file_describes_streams(
     # A file that was sent along is somewhere else on each node.
     options = ConnectionOptions.from_spark({"servers": nats_server.url})
     ensure = Ensure(options, "streams.json", "update", (name,))
-    ensure_streams(ensure, lambda patience: connect(options, patience=patience), lambda path: str(tmp_path / path))
+    ensure_streams(
+        ensure,
+        lambda patience: connect(options, patience=patience),
+        lambda path: str(tmp_path / path),
+    )
     assert config(publisher, name)["subjects"] == [f"{name}.>"]
 
 
@@ -185,13 +212,23 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ('{"subjects": ["a"]', {"stream": "S"}, "option ensureStream: this is not valid JSON: "),
     ({"T": {}}, {"stream": "S"}, "stream T is described, which option stream does not name"),
     ({"subjects": ["a"]}, {"stream": "S,T"}, "a stream is described without its name"),
-    ({"consumers": [{"durable_name": "c"}]}, {"stream": "S"}, "stream S: consumers are not made here: remove"),
-    ("streams.toml", {"stream": "S"}, "ensureStream (neither JSON nor a file): the file cannot be read: No such"),
+    (
+        {"consumers": [{"durable_name": "c"}]},
+        {"stream": "S"},
+        "stream S: consumers are not made here: remove",
+    ),
+    (
+        "streams.toml",
+        {"stream": "S"},
+        "ensureStream (neither JSON nor a file): the file cannot be read: No such",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("ensured", "options", "words"), WRONG, ids=lambda value: str(value)[:50])
-def test_what_a_description_cannot_be(ensured: Any, options: dict[str, str], words: str, source: Source) -> None:
+def test_what_a_description_cannot_be(
+    ensured: Any, options: dict[str, str], words: str, source: Source
+) -> None:
     found = source(ensured, **options)
     for look in (found.schema, lambda: found.reader(COLUMNS)):  # the first is what load() calls
         with pytest.raises(OptionError) as caught:
@@ -204,7 +241,9 @@ def test_what_a_description_cannot_be(ensured: Any, options: dict[str, str], wor
         first_call.initialOffset()
 
 
-def test_wrong_columns_make_no_stream(source: Source, new_stream: New, publisher: Publisher) -> None:
+def test_wrong_columns_make_no_stream(
+    source: Source, new_stream: New, publisher: Publisher
+) -> None:
     name = new_stream()
     wrong = StructType([StructField("datum", StringType())])
     found = source({"subjects": [f"{name}.>"]}, stream=name)
@@ -247,7 +286,9 @@ def ensured(nats_server: NatsServer) -> Ensured:
     return run
 
 
-def test_another_client_makes_it_at_the_same_moment(ensured: Ensured, new_stream: New, publisher: Publisher) -> None:
+def test_another_client_makes_it_at_the_same_moment(
+    ensured: Ensured, new_stream: New, publisher: Publisher
+) -> None:
     for rest, conflict, asked in (
         ({}, "error", []),
         ({"max_msgs": 5}, "error", ["INFO"]),  # more than is given
@@ -262,10 +303,15 @@ def test_another_client_makes_it_at_the_same_moment(ensured: Ensured, new_stream
                 publisher.api(subject.removeprefix("$JS.API."), {**json.loads(body), **rest})
 
         if asked is None:
-            with pytest.raises(OptionError, match=rf"^stream {name} is not as .*subjects is \[\"ensured.else\"\], not"):
+            with pytest.raises(
+                OptionError,
+                match=rf"^stream {name} is not as .*subjects is \[\"ensured.else\"\], not",
+            ):
                 ensured(described, create)
             continue
-        assert ensured(described, create, conflict) == [f"{verb}.{name}" for verb in ["INFO", "CREATE", *asked]]
+        assert ensured(described, create, conflict) == [
+            f"{verb}.{name}" for verb in ["INFO", "CREATE", *asked]
+        ]
         assert config(publisher, name)["max_age"] == 0
         assert config(publisher, name)["max_msgs"] == rest.get("max_msgs", -1)
 
@@ -298,7 +344,11 @@ def test_a_query_that_writes_asks_once_a_minute(
     assert ensured(described, remembered=True) == [f"INFO.{name}"]
 
 
-INFO, CREATE, UPDATED = "$JS.API.STREAM.INFO.S", "$JS.API.STREAM.CREATE.S", "$JS.API.STREAM.UPDATE.S"
+INFO, CREATE, UPDATED = (
+    "$JS.API.STREAM.INFO.S",
+    "$JS.API.STREAM.CREATE.S",
+    "$JS.API.STREAM.UPDATE.S",
+)
 LOGINS = {"both": (INFO, CREATE), "info": (INFO,), "none": ("a",)}
 
 
@@ -318,7 +368,9 @@ def strict() -> Iterator[NatsServer]:
 def test_the_least_permissions_are_enough_and_no_more(strict: NatsServer, source: Source) -> None:
     def by(user: str, max_msgs: int, **options: str) -> None:
         described = {"subjects": ["s"], "max_msgs": max_msgs}
-        found = source(described, stream="S", servers=strict.url, user=user, password="p", **options)
+        found = source(
+            described, stream="S", servers=strict.url, user=user, password="p", **options
+        )
         found.streamWriter(COLUMNS, False)
 
     needed = rf"; option ensureStream needs {INFO} and {CREATE}$".replace("$JS", r"\$JS")
@@ -338,15 +390,26 @@ def test_the_least_permissions_are_enough_and_no_more(strict: NatsServer, source
 
 @pytest.mark.full
 def test_a_work_queue_is_given_direct_reads(
-    spark: SparkSession, nats_server: NatsServer, stream: MakeStream, publisher: Publisher, tmp_path: Path
+    spark: SparkSession,
+    nats_server: NatsServer,
+    stream: MakeStream,
+    publisher: Publisher,
+    tmp_path: Path,
 ) -> None:
     s = stream(retention="workqueue")
     s.fill(3)
     rows = s.rows()
     options = {"durable": "queue", "ensureStream": '{"allow_direct": true}'}
     with pytest.raises(StreamingQueryException) as caught:
-        available_now(streaming(spark, nats_server.url, s.name, durable="queue"), tmp_path / "first")
-    assert 'ensureStream={"allow_direct": true} and ensureStreamOnConflict=update' in refusal(caught.value)[1]
-    run = available_now(streaming(spark, nats_server.url, s.name, **options, **UPDATE), tmp_path / "second")
+        available_now(
+            streaming(spark, nats_server.url, s.name, durable="queue"), tmp_path / "first"
+        )
+    assert (
+        'ensureStream={"allow_direct": true} and ensureStreamOnConflict=update'
+        in refusal(caught.value)[1]
+    )
+    run = available_now(
+        streaming(spark, nats_server.url, s.name, **options, **UPDATE), tmp_path / "second"
+    )
     assert run.stored == rows
     assert config(publisher, s.name)["allow_direct"]

@@ -22,7 +22,13 @@ from spark_jetstream.admin.subscription import Subscription
 from spark_jetstream.client import subscription
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.pool import close_all, connect
-from spark_jetstream.errors import ApiError, JetStreamError, OptionError, OutageError, PermissionDenied
+from spark_jetstream.errors import (
+    ApiError,
+    JetStreamError,
+    OptionError,
+    OutageError,
+    PermissionDenied,
+)
 from spark_jetstream.protocol.units import Timestamp
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
@@ -76,7 +82,9 @@ def watch(admin: JetStreamAdmin) -> Iterator[Listen]:
     """A function that begins a watch; it ends with the test."""
     begun: list[Subscription[Event]] = []
 
-    def begin(*wanted: str | type[Event], timeout: float | None = SECONDS, **given: object) -> Subscription[Event]:
+    def begin(
+        *wanted: str | type[Event], timeout: float | None = SECONDS, **given: object
+    ) -> Subscription[Event]:
         begun.append(admin.events.watch(*wanted, timeout=timeout, **given))  # type: ignore[arg-type]
         return begun[-1]
 
@@ -135,13 +143,20 @@ def test_requests_are_audited(admin: JetStreamAdmin, make_stream: Make, watch: L
     assert '"type":"io.nats.jetstream.api.v1.stream_info_response"' in audit.response
     client = audit.client
     assert client is not None
-    assert (client.name, client.acc, client.kind, client.lang) == ("spark-jetstream", "$G", "Client", "python3")
+    assert (client.name, client.acc, client.kind, client.lang) == (
+        "spark-jetstream",
+        "$G",
+        "Client",
+        "python3",
+    )
     assert not client.model_extra
     assert client.rtt > 0
     assert not client.start.never
 
 
-def deliver(admin: JetStreamAdmin, publisher: Publisher, stream: str, acknowledgement: bytes) -> int:
+def deliver(
+    admin: JetStreamAdmin, publisher: Publisher, stream: str, acknowledgement: bytes
+) -> int:
     """Store a message, take it from consumer ``c``, and answer it; its sequence."""
     (sequence,) = publisher.publish([Message(f"{stream.lower()}.a", b"x")])
     (found,) = admin.consumers.next(stream, "c", ack="none")
@@ -149,10 +164,17 @@ def deliver(admin: JetStreamAdmin, publisher: Publisher, stream: str, acknowledg
     return sequence
 
 
-def test_acknowledgements(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Listen) -> None:
+def test_acknowledgements(
+    admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Listen
+) -> None:
     stream = make_stream({})
-    admin.consumers.create(stream, durable_name="c", ack_policy="explicit", sample_freq="100%", max_deliver=1)
-    metrics, refusals = watch(stream=stream, advisories=False), watch("nak", models.Terminated, stream=stream)
+    admin.consumers.create(
+        stream, durable_name="c", ack_policy="explicit", sample_freq="100%", max_deliver=1
+    )
+    metrics, refusals = (
+        watch(stream=stream, advisories=False),
+        watch("nak", models.Terminated, stream=stream),
+    )
     given_up = watch("max_deliver", consumer="c")
     sequence = deliver(admin, publisher, stream, b"+ACK")
     ack = first(metrics, models.ConsumerAck)
@@ -170,12 +192,23 @@ def test_acknowledgements(admin: JetStreamAdmin, publisher: Publisher, make_stre
     assert (refused.stream_seq, refused.consumer_seq, refused.deliveries) == (sequence, 3, 1)
     assert admin.consumers.next(stream, "c", timeout=0.1) == []
     last = first(given_up, models.MaxDeliver)
-    assert (last.stream, last.consumer, last.stream_seq, last.deliveries) == (stream, "c", sequence, 1)
+    assert (last.stream, last.consumer, last.stream_seq, last.deliveries) == (
+        stream,
+        "c",
+        sequence,
+        1,
+    )
 
 
-def test_a_client_is_pinned(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Listen) -> None:
+def test_a_client_is_pinned(
+    admin: JetStreamAdmin, publisher: Publisher, make_stream: Make, watch: Listen
+) -> None:
     stream = make_stream({})
-    config = {"priority_policy": "pinned_client", "priority_groups": ["g"], "ack_policy": "explicit"}
+    config = {
+        "priority_policy": "pinned_client",
+        "priority_groups": ["g"],
+        "ack_policy": "explicit",
+    }
     admin.consumers.create(stream, config, durable_name="c")
     publisher.publish([Message(f"{stream.lower()}.a", b"x")])
     events = watch(consumer="c", metrics=False)
@@ -197,7 +230,13 @@ def test_backups_and_restores(
 ) -> None:
     stream = make_stream({"storage": "file"})
     publisher.publish([Message(f"{stream.lower()}.a", b"x")] * 3)
-    events = watch(models.SnapshotCreate, models.SnapshotComplete, "restore_create", "restore_complete", stream=stream)
+    events = watch(
+        models.SnapshotCreate,
+        models.SnapshotComplete,
+        "restore_create",
+        "restore_complete",
+        stream=stream,
+    )
     admin.streams.backup(stream, tmp_path / "backup")
     begun = first(events, models.SnapshotCreate)
     assert (begun.state.messages, begun.state.last_seq) == (3, 3)
@@ -219,7 +258,9 @@ def test_a_batch_is_abandoned(publisher: Publisher, make_stream: Make, watch: Li
     stream = make_stream({"allow_atomic": True})
     events = watch("stream_batch_abandoned", stream=stream)
     begin, skip = (
-        Message(f"{stream.lower()}.a", b"x", [("Nats-Batch-Id", "b1"), ("Nats-Batch-Sequence", number)])
+        Message(
+            f"{stream.lower()}.a", b"x", [("Nats-Batch-Id", "b1"), ("Nats-Batch-Sequence", number)]
+        )
         for number in ("1", "3")
     )
     with pytest.raises(Refused):
@@ -228,7 +269,9 @@ def test_a_batch_is_abandoned(publisher: Publisher, make_stream: Make, watch: Li
     assert (abandoned.stream, abandoned.batch, abandoned.reason) == (stream, "b1", "incomplete")
 
 
-def test_what_is_no_event_does_not_end_a_watch(publisher: Publisher, make_stream: Make, watch: Listen) -> None:
+def test_what_is_no_event_does_not_end_a_watch(
+    publisher: Publisher, make_stream: Make, watch: Listen
+) -> None:
     subject = "$JS.EVENT.ADVISORY.TEST.x"
     make_stream({"subjects": [subject]})
     events = watch("ADVISORY.TEST.>", count=3)
@@ -276,7 +319,8 @@ def publish_events(publisher: Publisher, count: int, size: int = 0) -> None:
     """As a server would, on ``$JS.EVENT.ADVISORY.TEST``; a stream that captures it must be there."""
     body = {"type": "test", "timestamp": "2026-03-01T12:00:00Z", "filler": "." * size}
     publisher.publish(
-        Message("$JS.EVENT.ADVISORY.TEST", json.dumps({**body, "id": str(number)}).encode()) for number in range(count)
+        Message("$JS.EVENT.ADVISORY.TEST", json.dumps({**body, "id": str(number)}).encode())
+        for number in range(count)
     )
 
 
@@ -289,11 +333,16 @@ def captured(make_stream: Make) -> None:
 # -- lost connections --
 
 
-@pytest.mark.parametrize("lose", [NatsServer.restart, lambda _: close_all()], ids=["cut", "given up"])
+@pytest.mark.parametrize(
+    "lose", [NatsServer.restart, lambda _: close_all()], ids=["cut", "given up"]
+)
 def test_a_lost_connection_is_a_gap_and_the_watch_goes_on(
     lose: Callable[[NatsServer], object], own: NatsServer
 ) -> None:
-    with JetStreamAdmin(servers=own.url, **QUICK) as admin, admin.events.watch("stream_action", timeout=60) as events:
+    with (
+        JetStreamAdmin(servers=own.url, **QUICK) as admin,
+        admin.events.watch("stream_action", timeout=60) as events,
+    ):
         admin.streams.create(name="A", subjects=["a"])
         created = next(events)
         lose(own)
@@ -310,10 +359,16 @@ def test_a_lost_connection_is_a_gap_and_the_watch_goes_on(
     assert created.timestamp.nanoseconds <= lost.since.nanoseconds <= back.until.nanoseconds
     assert back.until.nanoseconds <= deleted.timestamp.nanoseconds
     assert "was cut" in lost.reason
-    assert event_line(lost).endswith(f"events may be missing since {str(lost.since)[:23]}Z: {lost.reason}")
+    assert event_line(lost).endswith(
+        f"events may be missing since {str(lost.since)[:23]}Z: {lost.reason}"
+    )
     assert f" to {str(back.until)[:23]}Z: " in event_line(back)
     said = event_json(lost)
-    assert (said["type"], said["since"], "until" in said) == ("spark_jetstream.event.v1.gap", lost.since, False)
+    assert (said["type"], said["since"], "until" in said) == (
+        "spark_jetstream.event.v1.gap",
+        lost.since,
+        False,
+    )
     assert event_json(back)["until"] == back.until
     assert lost.id != back.id
 
@@ -321,7 +376,9 @@ def test_a_lost_connection_is_a_gap_and_the_watch_goes_on(
 def test_an_outage_ends_a_watch(own: NatsServer) -> None:
     """With a gap where the watch ends before the outage, and with an error where the outage lasts too long."""
     with JetStreamAdmin(servers=own.url, retryTimeout="500ms", **QUICK) as admin:
-        short, endless = (admin.events.watch("stream_action", timeout=timeout) for timeout in (0.2, None))
+        short, endless = (
+            admin.events.watch("stream_action", timeout=timeout) for timeout in (0.2, None)
+        )
         own.stop()
         (gap,) = short
         assert isinstance(next(endless), Gap)
@@ -395,11 +452,20 @@ def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
 def subscriptions(server: NatsServer) -> list[str]:
     """All subjects of events that clients of the server listen to."""
     found: dict[str, Any] = server.monitor("/connz?subs=1")
-    return [each for one in found["connections"] for each in one.get("subscriptions_list", []) if "EVENT" in each]
+    return [
+        each
+        for one in found["connections"]
+        for each in one.get("subscriptions_list", [])
+        if "EVENT" in each
+    ]
 
 
 def gone(server: NatsServer) -> bool:
-    return poll(lambda: not subscriptions(server) or None, 60, lambda: TimeoutError(f"{subscriptions(server)}"))
+    return poll(
+        lambda: not subscriptions(server) or None,
+        60,
+        lambda: TimeoutError(f"{subscriptions(server)}"),
+    )
 
 
 def test_each_end_of_a_watch_unsubscribes(nats_server: NatsServer, admin: JetStreamAdmin) -> None:
@@ -431,7 +497,9 @@ def test_each_end_of_a_watch_unsubscribes(nats_server: NatsServer, admin: JetStr
 
 
 @pytest.mark.usefixtures("captured")
-def test_what_came_in_time_is_handed_out_and_no_more(admin: JetStreamAdmin, publisher: Publisher) -> None:
+def test_what_came_in_time_is_handed_out_and_no_more(
+    admin: JetStreamAdmin, publisher: Publisher
+) -> None:
     """A watch ends where each of its events leads to two more."""
     events = admin.events.watch("ADVISORY.TEST", timeout=3600)
     publish_events(publisher, 2)
@@ -481,7 +549,9 @@ def test_after_a_fork(admin: JetStreamAdmin) -> None:
 
 def test_a_user_who_may_not_listen(accounts: NatsServer) -> None:
     with as_user(accounts, "half") as admin:
-        with pytest.raises(PermissionDenied, match=r"may not subscribe to \$JS\.EVENT\.METRIC\.>") as denied:
+        with pytest.raises(
+            PermissionDenied, match=r"may not subscribe to \$JS\.EVENT\.METRIC\.>"
+        ) as denied:
             admin.events.watch()
         assert denied.value.subject == "$JS.EVENT.METRIC.>"
         assert gone(accounts)
@@ -540,13 +610,17 @@ def test_events_of_connections_and_services(nats_server_factory: Start) -> None:
 
     async def request() -> None:
         """A client of account OTHER asks a service of account APP, and leaves."""
-        service, asking = [await nats.connect(server.url, user=user, password="p") for user in ("app", "other")]
+        service, asking = [
+            await nats.connect(server.url, user=user, password="p") for user in ("app", "other")
+        ]
 
         async def answer(message: Any) -> None:
             await message.respond(b"")
 
         await service.subscribe("req.a", cb=answer)
-        for _ in range(2):  # nats-py sends a ping at once, and a subscription in the next turn of the loop
+        for _ in range(
+            2
+        ):  # nats-py sends a ping at once, and a subscription in the next turn of the loop
             await service.flush()
         await asking.request("req.a", timeout=10)
         await asking.close()
@@ -563,14 +637,19 @@ def test_events_of_connections_and_services(nats_server_factory: Start) -> None:
         met: dict[type[Event], Any] = {}
         for event in connections:
             client = getattr(event, "client", None)
-            if getattr(event, "acc", "") == "OTHER" or (client is not None and client.acc == "OTHER"):
+            if getattr(event, "acc", "") == "OTHER" or (
+                client is not None and client.acc == "OTHER"
+            ):
                 met.setdefault(type(event), event)
             if len(met) == len(kinds):
                 break
         (answered,) = latency
     assert met[models.ClientConnect].server.ver.startswith("2.")
     assert met[models.ClientDisconnect].reason == "Client Closed"
-    assert (met[models.ClientDisconnect].received.msgs, met[models.AccountConnections].conns) == (1, 1)
+    assert (met[models.ClientDisconnect].received.msgs, met[models.AccountConnections].conns) == (
+        1,
+        1,
+    )
     assert isinstance(answered, models.ServiceLatency)
     assert (answered.status, answered.requestor and answered.requestor.acc) == (200, "OTHER")
     assert answered.total > 0

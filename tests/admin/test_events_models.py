@@ -52,8 +52,22 @@ CLIENT = {
     "nonce": "n",
 }
 PEERS = [
-    {"name": "test-1", "current": True, "offline": False, "active": 12_000_000, "lag": 0, "peer": "p1"},
-    {"name": "test-2", "current": False, "offline": True, "active": 12_000_000_000, "lag": 3, "peer": "p2"},
+    {
+        "name": "test-1",
+        "current": True,
+        "offline": False,
+        "active": 12_000_000,
+        "lag": 0,
+        "peer": "p1",
+    },
+    {
+        "name": "test-2",
+        "current": False,
+        "offline": True,
+        "active": 12_000_000_000,
+        "lag": 3,
+        "peer": "p2",
+    },
 ]
 STATE = {
     "messages": 1500,
@@ -69,15 +83,34 @@ STREAM = {"stream": "ORDERS", "domain": "hub"}
 CONSUMER = {**STREAM, "consumer": "billing"}
 DELIVERY = {**CONSUMER, "consumer_seq": 3, "stream_seq": 2**64 - 1, "deliveries": 2}
 SERVER = {"server": "test-0", "server_id": "NABC", "cluster": "test", "domain": "hub"}
-SUMMARY = {"name": "test-0", "id": "NABC", "host": "h", "cluster": "c", "domain": "d", "ver": "2.15", "jetstream": True}
+SUMMARY = {
+    "name": "test-0",
+    "id": "NABC",
+    "host": "h",
+    "cluster": "c",
+    "domain": "d",
+    "ver": "2.15",
+    "jetstream": True,
+}
 TRAFFIC = {"sent": {"msgs": 1, "bytes": 2}, "received": {"msgs": 3, "bytes": 4}}
-COUNTS = {"conns": 1200, "leafnodes": 0, "total_conns": 1200, "num_subscriptions": 5, "slow_consumers": 1}
+COUNTS = {
+    "conns": 1200,
+    "leafnodes": 0,
+    "total_conns": 1200,
+    "num_subscriptions": 5,
+    "slow_consumers": 1,
+}
 WAIT = {"start": START, "service": 2_000_000, "system": 1_000_000, "total": 4_000_000}
 GROUP = {**CONSUMER, "account": "APP", "group": "g"}
 REPLICAS = {"account": "APP", "replicas": PEERS}
 TRANSFER = {**STREAM, "start": START, "end": END, "client": CLIENT}
 REFUSAL = json.dumps({"error": {"code": 404, "err_code": 10059, "description": "stream not found"}})
-AUDIT = {"server": "NABC", "client": CLIENT, "subject": "$JS.API.STREAM.INFO.ORDERS", "domain": "hub"}
+AUDIT = {
+    "server": "NABC",
+    "client": CLIENT,
+    "subject": "$JS.API.STREAM.INFO.ORDERS",
+    "domain": "hub",
+}
 
 MESSAGE = f"message {2**64 - 1} of stream ORDERS (delivery 2 to consumer billing)"
 BILLING = "consumer billing of stream ORDERS"
@@ -108,11 +141,23 @@ SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
         {"server": "test-0", "dropped": 10_000, "domain": "hub"},
         "server test-0 dropped 10,000 requests to the JetStream API",
     ),
-    "consumer_ack": ({**DELIVERY, "ack_time": 1_500_000}, f"{MESSAGE} was acknowledged after 1.5ms"),
+    "consumer_ack": (
+        {**DELIVERY, "ack_time": 1_500_000},
+        f"{MESSAGE} was acknowledged after 1.5ms",
+    ),
     "consumer_action": ({**CONSUMER, "action": "delete"}, f"{BILLING} was deleted"),
-    "consumer_leader_elected": ({**CONSUMER, **REPLICAS, "leader": "test-1"}, f"test-1 leads {BILLING} {LEADS}"),
-    "consumer_pause": ({**CONSUMER, "paused": True, "pause_until": END}, f"{BILLING} is paused until {END}"),
-    "consumer_group_pinned": ({**GROUP, "pinned_id": "p"}, f"group g of {BILLING} goes to client p"),
+    "consumer_leader_elected": (
+        {**CONSUMER, **REPLICAS, "leader": "test-1"},
+        f"test-1 leads {BILLING} {LEADS}",
+    ),
+    "consumer_pause": (
+        {**CONSUMER, "paused": True, "pause_until": END},
+        f"{BILLING} is paused until {END}",
+    ),
+    "consumer_group_pinned": (
+        {**GROUP, "pinned_id": "p"},
+        f"group g of {BILLING} goes to client p",
+    ),
     "consumer_quorum_lost": ({**CONSUMER, **REPLICAS}, f"{BILLING} {STALLED}"),
     "consumer_group_unpinned": (
         {**GROUP, "reason": "timeout"},
@@ -131,8 +176,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
         "server test-0 lowered how many servers must agree from 2 to 1",
     ),
     "nak": (DELIVERY, f"{MESSAGE} was refused, and will be delivered again"),
-    "restore_complete": ({**TRANSFER, "bytes": 123_456}, "the restore of stream ORDERS ended, with 123,456 bytes"),
-    "restore_create": ({**STREAM, "client": CLIENT}, f"a restore of stream ORDERS was begun by {ANN}"),
+    "restore_complete": (
+        {**TRANSFER, "bytes": 123_456},
+        "the restore of stream ORDERS ended, with 123,456 bytes",
+    ),
+    "restore_create": (
+        {**STREAM, "client": CLIENT},
+        f"a restore of stream ORDERS was begun by {ANN}",
+    ),
     "server_out_of_space": (
         {**SERVER, "stream": "ORDERS"},
         "server test-0 has no room left on its disk for stream ORDERS",
@@ -151,7 +202,10 @@ SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
         {**STREAM, "account": "APP", "batch": "b1", "reason": "incomplete"},
         "batch b1 for stream ORDERS was not stored (incomplete)",
     ),
-    "stream_leader_elected": ({**STREAM, **REPLICAS, "leader": "test-1"}, f"test-1 leads stream ORDERS {LEADS}"),
+    "stream_leader_elected": (
+        {**STREAM, **REPLICAS, "leader": "test-1"},
+        f"test-1 leads stream ORDERS {LEADS}",
+    ),
     "stream_quorum_lost": ({**STREAM, **REPLICAS}, f"stream ORDERS {STALLED}"),
     "terminated": ({**DELIVERY, "reason": "bad"}, f"{MESSAGE} was refused for good: bad"),
 }
@@ -204,7 +258,13 @@ def test_an_event_with_all_fields(kind: str) -> None:
 
 
 def test_an_event_of_an_unknown_type_keeps_its_fields() -> None:
-    body = {"type": "io.nats.jetstream.advisory.v9.flood", "id": "1", "timestamp": START, "stream": "S", "depth": 3}
+    body = {
+        "type": "io.nats.jetstream.advisory.v9.flood",
+        "id": "1",
+        "timestamp": START,
+        "stream": "S",
+        "depth": 3,
+    }
     event = parse_event("$JS.EVENT.ADVISORY.FLOOD", encoded(body))
     assert type(event) is Event
     assert event.model_extra == {"stream": "S", "depth": 3}
@@ -217,8 +277,13 @@ def test_an_event_with_its_fields() -> None:
     event = parse_event("s", encoded(sample("client_connect")))
     lines = event_details(event).splitlines()
     assert lines[0] == event_line(event)
-    assert {"  type: io.nats.server.advisory.v1.client_connect", f"  client.user: {CLIENT['user']}"} <= {*lines}
-    template = EventTemplate("{{{kind:>16}}} {client.user!r} {client.nothing}|{type.__class__}|{line}")
+    assert {
+        "  type: io.nats.server.advisory.v1.client_connect",
+        f"  client.user: {CLIENT['user']}",
+    } <= {*lines}
+    template = EventTemplate(
+        "{{{kind:>16}}} {client.user!r} {client.nothing}|{type.__class__}|{line}"
+    )
     assert template(event) == f"{{  client_connect}} {CLIENT['user']!r} ||{event_line(event)}"
     assert EventTemplate("plain")(event) == "plain"
 
@@ -235,8 +300,12 @@ def test_what_a_server_says_of_nobody_is_left_out() -> None:
     audit = parse_event("s", encoded({**sample("api_audit"), "client": None, "response": "[]"}))
     assert isinstance(audit, events.ApiAudit)
     assert audit.client is None
-    assert event_line(audit).endswith("api_audit an unknown client asked $JS.API.STREAM.INFO.ORDERS")
-    led = parse_event("s", encoded({**sample("stream_leader_elected"), "replicas": None, "leader": ""}))
+    assert event_line(audit).endswith(
+        "api_audit an unknown client asked $JS.API.STREAM.INFO.ORDERS"
+    )
+    led = parse_event(
+        "s", encoded({**sample("stream_leader_elected"), "replicas": None, "leader": ""})
+    )
     assert event_line(led).endswith("no server leads stream ORDERS now, no other servers")
 
 
@@ -249,7 +318,9 @@ def assert_no_event(subject: str, data: bytes, received: Timestamp = NEVER) -> U
     assert "\n" not in event_line(event)
     assert event_details(event).startswith(event_line(event))
     assert EventTemplate("{line}")(event) == event_line(event)
-    json.dumps([event_json(event), cloud_event(event)], ensure_ascii=False, allow_nan=False).encode()
+    json.dumps(
+        [event_json(event), cloud_event(event)], ensure_ascii=False, allow_nan=False
+    ).encode()
     event_line(event).encode()
     return event
 
@@ -266,10 +337,16 @@ def test_an_event_cut_short_or_with_more_behind_it_is_none() -> None:
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_an_event_without_a_required_field_or_with_a_wrong_one_is_none(kind: str) -> None:
     body = sample(kind)
-    required = {name for name, field in EVENT_TYPES[body["type"]].model_fields.items() if field.is_required()}
+    required = {
+        name
+        for name, field in EVENT_TYPES[body["type"]].model_fields.items()
+        if field.is_required()
+    }
     assert {"type", "id", "timestamp"} <= required
     for name in required:
-        found = assert_no_event("s", encoded({key: value for key, value in body.items() if key != name}))
+        found = assert_no_event(
+            "s", encoded({key: value for key, value in body.items() if key != name})
+        )
         assert found.reason.startswith("cannot read an event on s: ")
         assert name in found.reason
     for name in body.keys() - {"type"}:
@@ -325,7 +402,9 @@ def test_a_message_that_is_no_event_as_a_cloud_event() -> None:
     found = cloud_event(event)
     assert (found["data_base64"], found["datacontenttype"]) == ("/w==", "application/octet-stream")
     assert (found["type"], found["time"]) == (UnknownEvent.TYPE, END)
-    assert found["id"] == event.id != parse_event("$JS.EVENT.ADVISORY.X", b"\xfe", Timestamp(END)).id
+    assert (
+        found["id"] == event.id != parse_event("$JS.EVENT.ADVISORY.X", b"\xfe", Timestamp(END)).id
+    )
     # Attributes that have no value are left out: an empty text is none.
     assert not {"time", "subject"} & cloud_event(parse_event("", b"\xff")).keys()
 
@@ -334,7 +413,13 @@ def test_a_message_that_is_no_event_as_a_cloud_event() -> None:
 
 
 def choose(*wanted: str | type[Event], **given: Any) -> list[str]:
-    rest: dict[str, Any] = {"advisories": True, "metrics": True, "stream": None, "consumer": None, "prefix": PREFIX}
+    rest: dict[str, Any] = {
+        "advisories": True,
+        "metrics": True,
+        "stream": None,
+        "consumer": None,
+        "prefix": PREFIX,
+    }
     return [each.removeprefix(f"{PREFIX}.") for each in event_subjects(wanted, **{**rest, **given})]
 
 
@@ -342,12 +427,16 @@ def test_subjects_of_all_events() -> None:
     assert choose() == ["ADVISORY.>", "METRIC.>"]
     assert choose(metrics=False) == ["ADVISORY.>"]
     assert choose(advisories=False) == ["METRIC.>"]
-    assert choose(stream="S") == ["ADVISORY.STREAM.*.S", "ADVISORY.CONSUMER.*.S.*", "METRIC.CONSUMER.*.S.*"]
+    assert choose(stream="S") == [
+        "ADVISORY.STREAM.*.S",
+        "ADVISORY.CONSUMER.*.S.*",
+        "METRIC.CONSUMER.*.S.*",
+    ]
     assert choose(stream="S", consumer="c", advisories=False) == ["METRIC.CONSUMER.*.S.c"]
     assert choose(consumer="c") == ["ADVISORY.CONSUMER.*.*.c", "METRIC.CONSUMER.*.*.c"]
-    assert event_subjects((), advisories=True, metrics=False, stream=None, consumer=None, prefix="a.b") == (
-        "a.b.ADVISORY.>",
-    )
+    assert event_subjects(
+        (), advisories=True, metrics=False, stream=None, consumer=None, prefix="a.b"
+    ) == ("a.b.ADVISORY.>",)
 
 
 def test_subjects_of_some_kinds() -> None:
@@ -356,7 +445,9 @@ def test_subjects_of_some_kinds() -> None:
         "ADVISORY.CONSUMER.MSG_NAKED.*.*",
         "ADVISORY.CONSUMER.MSG_TERMINATED.*.*",
     ]
-    assert choose("stream_action") == [f"ADVISORY.STREAM.{done}.*" for done in ("CREATED", "UPDATED", "DELETED")]
+    assert choose("stream_action") == [
+        f"ADVISORY.STREAM.{done}.*" for done in ("CREATED", "UPDATED", "DELETED")
+    ]
     assert choose("$JS.EVENT.ADVISORY.API") == choose("api_audit") == ["ADVISORY.API"]
     # What another one covers is not listened to twice.
     assert choose("nak", "ADVISORY.CONSUMER.>", "terminated", "nak") == ["ADVISORY.CONSUMER.>"]
@@ -370,7 +461,9 @@ def test_subjects_of_some_kinds() -> None:
 
 
 def test_no_two_kinds_share_a_subject() -> None:
-    subjects = [subject for kind in SAMPLES.keys() - {"service_latency"} for subject in choose(kind)]
+    subjects = [
+        subject for kind in SAMPLES.keys() - {"service_latency"} for subject in choose(kind)
+    ]
     for place, one in enumerate(subjects):
         assert not any(subjects_overlap(one, other) for other in subjects[place + 1 :]), one
 
@@ -382,7 +475,11 @@ def test_no_two_kinds_share_a_subject() -> None:
         (("orders.new",), {}, "not on orders.new"),
         (("ADVISORY..X",), {}, "ADVISORY..X"),
         ((Event,), {}, "Event is not a kind of event"),
-        ((events.ServiceLatency,), {}, "give that in place of the kind, and its first token as prefix"),
+        (
+            (events.ServiceLatency,),
+            {},
+            "give that in place of the kind, and its first token as prefix",
+        ),
         (("client_connect",), {"stream": "S"}, "name no stream, so they cannot be limited"),
         (("api_audit",), {"stream": "S"}, "name no stream, so they cannot be limited"),
         (("stream_action",), {"consumer": "c"}, "name no consumer, so they cannot be limited"),

@@ -6,17 +6,40 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import ConsumerInfo, ConsumerQuery, JetStreamAdmin, StreamInfo, StreamQuery
+from spark_jetstream.admin import (
+    ConsumerInfo,
+    ConsumerQuery,
+    JetStreamAdmin,
+    StreamInfo,
+    StreamQuery,
+)
 from spark_jetstream.errors import OptionError, StreamNotFound
 from tests.admin.conftest import Fill
 
 TIMES = {"created": "2026-01-01T00:00:00Z", "ts": "2026-01-03T00:00:00Z"}
-STATE = {"messages": 1, "bytes": 1, "first_seq": 1, "last_seq": 1, "last_ts": "2026-01-02T00:00:00Z"}
-STREAM = StreamInfo.from_server({"config": {"name": "S", "subjects": ["s.*"]}, "state": STATE, **TIMES})
+STATE = {
+    "messages": 1,
+    "bytes": 1,
+    "first_seq": 1,
+    "last_seq": 1,
+    "last_ts": "2026-01-02T00:00:00Z",
+}
+STREAM = StreamInfo.from_server(
+    {"config": {"name": "S", "subjects": ["s.*"]}, "state": STATE, **TIMES}
+)
 WAITING = {"num_pending": 3, "num_ack_pending": 2, "num_waiting": 1}
-DELIVERED = {"delivered": {"consumer_seq": 1, "stream_seq": 1, "last_active": "2026-01-02T00:00:00Z"}}
+DELIVERED = {
+    "delivered": {"consumer_seq": 1, "stream_seq": 1, "last_active": "2026-01-02T00:00:00Z"}
+}
 CONSUMER = ConsumerInfo.from_server(
-    {"stream_name": "S", "name": "c", "config": {"durable_name": "c"}, **TIMES, **WAITING, **DELIVERED}
+    {
+        "stream_name": "S",
+        "name": "c",
+        "config": {"durable_name": "c"},
+        **TIMES,
+        **WAITING,
+        **DELIVERED,
+    }
 )
 
 #: Criteria that the one above meets, and those that it only just does not.
@@ -24,15 +47,24 @@ OF_BOTH: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"created": "2d"}, {"created": "172800000000001ns"}),
     ({"idle": "1d"}, {"idle": "86400000000001ns"}),
     ({"replicas": 1, "offline": False}, {"server_name": "*"}),
-    ({"expression": " info.ts > info.created and not config.metadata"}, {"expression": "config.metadata['a'] == 'b'"}),
+    (
+        {"expression": " info.ts > info.created and not config.metadata"},
+        {"expression": "config.metadata['a'] == 'b'"},
+    ),
     ({}, {"expression": "info.cluster.name in ['a', 'b']"}),
 )
 OF_STREAMS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"empty": False}, {"empty": True}),
     ({"consumers": 0}, {"sourced": True}),
     ({"subject": "*.a"}, {"subject": "s.a.b"}),
-    ({"expression": "state.messages == 1 and 's.*' in config.subjects"}, {"expression": "state.messages > 1"}),
-    ({"expression": "config.max_msgs == -1 and config.storage in ('file', 'memory')"}, {"expression": "-1 > 0"}),
+    (
+        {"expression": "state.messages == 1 and 's.*' in config.subjects"},
+        {"expression": "state.messages > 1"},
+    ),
+    (
+        {"expression": "config.max_msgs == -1 and config.storage in ('file', 'memory')"},
+        {"expression": "-1 > 0"},
+    ),
     ({"expression": "config.subjects == ['s.*']"}, {"expression": "config.subjects[1] == 's.*'"}),
     ({"mirrored": False, "sourced": False, "empty": None}, {"mirrored": True}),
 )
@@ -84,7 +116,11 @@ def test_find(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     fill(f"{name}a", 3)
 
     def names(**criteria: Any) -> list[str]:
-        return [info.config.name for info in admin.streams.find(**criteria) if info.config.name.startswith(name)]
+        return [
+            info.config.name
+            for info in admin.streams.find(**criteria)
+            if info.config.name.startswith(name)
+        ]
 
     assert names() == [f"{name}A", f"{name}B"]
     assert names(mirrored=True) == [f"{name}B"]
@@ -92,10 +128,16 @@ def test_find(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     for consumer, fields in {"pull": {}, "push": {"deliver_subject": "d"}}.items():
         admin.consumers.create(f"{name}A", consumer, {"ack_policy": "explicit", **fields})
     admin.consumers.next(f"{name}A", "pull", 2, ack="none")
-    found = {info.name for info in admin.consumers.find(ack_pending=2, invert=True) if info.stream_name == f"{name}A"}
+    found = {
+        info.name
+        for info in admin.consumers.find(ack_pending=2, invert=True)
+        if info.stream_name == f"{name}A"
+    }
     assert found == {"pull"}
     assert [info.name for info in admin.consumers.find(f"{name}A", idle="1h")] == ["push"]
-    with pytest.raises(OptionError, match=r'find streams: there is no field "emtpy" \(did you mean empty\?\)'):
+    with pytest.raises(
+        OptionError, match=r'find streams: there is no field "emtpy" \(did you mean empty\?\)'
+    ):
         admin.streams.find(emtpy=True)
     with pytest.raises(OptionError, match="find consumers: created must be a duration"):
         admin.consumers.find(created="yesterday")

@@ -74,19 +74,43 @@ def test_a_bucket_is_set_up_as_the_clients_do_it(admin: JetStreamAdmin, name: st
         "metadata": {"owner": "me"},
     }
     assert {field: config.get(field) for field in expected} == expected
-    assert (info.bucket, info.history, str(info.ttl), info.max_value_size) == (name, 7, "1m30s", 1024)
-    assert (info.max_bytes, info.storage, info.replicas, info.compression) == (1024 * 1024, "memory", 1, False)
-    assert (str(info.limit_marker_ttl), info.description, info.metadata) == ("1m", "what colours are", {"owner": "me"})
-    assert (info.values, info.sealed, info.mirror, info.sources, info.placement) == (0, False, None, (), None)
+    assert (info.bucket, info.history, str(info.ttl), info.max_value_size) == (
+        name,
+        7,
+        "1m30s",
+        1024,
+    )
+    assert (info.max_bytes, info.storage, info.replicas, info.compression) == (
+        1024 * 1024,
+        "memory",
+        1,
+        False,
+    )
+    assert (str(info.limit_marker_ttl), info.description, info.metadata) == (
+        "1m",
+        "what colours are",
+        {"owner": "me"},
+    )
+    assert (info.values, info.sealed, info.mirror, info.sources, info.placement) == (
+        0,
+        False,
+        None,
+        (),
+        None,
+    )
     assert info.republish is not None
 
 
-def test_what_is_not_said_has_the_defaults_of_the_clients(nats_server: NatsServer, make: MakeKv, name: str) -> None:
+def test_what_is_not_said_has_the_defaults_of_the_clients(
+    nats_server: NatsServer, make: MakeKv, name: str
+) -> None:
     make(history=1, ttl=None)
 
     async def work(js: JetStreamContext) -> dict[str, Any]:
         await js.create_key_value(bucket=f"{name}py", direct=True, storage="memory")
-        configs = [(await js.stream_info(f"KV_{each}")).config.as_dict() for each in (name, f"{name}py")]
+        configs = [
+            (await js.stream_info(f"KV_{each}")).config.as_dict() for each in (name, f"{name}py")
+        ]
         return {
             field: (configs[0].get(field), configs[1].get(field))
             for field in {**configs[0], **configs[1]}
@@ -109,11 +133,20 @@ def test_a_bucket_that_exists(admin: JetStreamAdmin, make: MakeKv, name: str) ->
     assert admin.kv.load_or_create(f"{name}b", storage="memory").history == 1
 
 
-def test_a_bucket_of_another_client_is_loaded(admin: JetStreamAdmin, nats_server: NatsServer, name: str) -> None:
+def test_a_bucket_of_another_client_is_loaded(
+    admin: JetStreamAdmin, nats_server: NatsServer, name: str
+) -> None:
     """nats-py does not allow Direct Get, and allows a TTL of single messages: neither is an option of a bucket."""
-    ask(nats_server.url, lambda js: js.create_key_value(bucket=name, history=3, ttl=60, storage="memory"))
-    assert admin.kv.load_or_create(name, history=3, ttl="60s", storage="memory").stream.config.allow_msg_ttl
-    with pytest.raises(JetStreamError, match=r"asked for\): max_age: 1m -> 0s; max_msgs_per_subject: 3 -> 1; d"):
+    ask(
+        nats_server.url,
+        lambda js: js.create_key_value(bucket=name, history=3, ttl=60, storage="memory"),
+    )
+    assert admin.kv.load_or_create(
+        name, history=3, ttl="60s", storage="memory"
+    ).stream.config.allow_msg_ttl
+    with pytest.raises(
+        JetStreamError, match=r"asked for\): max_age: 1m -> 0s; max_msgs_per_subject: 3 -> 1; d"
+    ):
         admin.kv.load_or_create(name, storage="memory")
     admin.kv.delete(name)
 
@@ -122,7 +155,11 @@ def test_buckets_are_listed(admin: JetStreamAdmin, make: MakeKv, name: str) -> N
     make().put("a", "1")
     make("b", description="second")
     make("m", mirror=name, history=1)
-    assert [each for each in admin.kv.names() if each.startswith(name)] == [name, f"{name}b", f"{name}m"]
+    assert [each for each in admin.kv.names() if each.startswith(name)] == [
+        name,
+        f"{name}b",
+        f"{name}m",
+    ]
     found = {info.bucket: info for info in admin.kv.infos() if info.bucket.startswith(name)}
     assert list(found) == [name, f"{name}b", f"{name}m"]
     assert (found[name].values, found[f"{name}b"].description) == (1, "second")
@@ -133,15 +170,27 @@ def test_buckets_are_listed(admin: JetStreamAdmin, make: MakeKv, name: str) -> N
 
 def test_a_bucket_is_changed(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     bucket = make(limit_marker_ttl="1m", metadata={"a": "b"})
-    assert [str(each) for each in admin.kv.plan(name, history=3)] == ["max_msgs_per_subject: 5 -> 3"]
+    assert [str(each) for each in admin.kv.plan(name, history=3)] == [
+        "max_msgs_per_subject: 5 -> 3"
+    ]
     assert bucket.status().history == 5
-    found = admin.kv.update(name, history=3, ttl="30s", limit_marker_ttl=None, description="new", metadata=None)
+    found = admin.kv.update(
+        name, history=3, ttl="30s", limit_marker_ttl=None, description="new", metadata=None
+    )
     assert {each.field for each in found} == {
         "max_msgs_per_subject", "max_age", "duplicate_window", "subject_delete_marker_ttl", "description", "metadata.a",
     }  # fmt: skip
     info = bucket.status()
-    assert (info.history, str(info.ttl), info.limit_marker_ttl, info.description) == (3, "30s", 0, "new")
-    assert [each.field for each in admin.kv.update(name, ttl=None)] == ["max_age", "duplicate_window"]
+    assert (info.history, str(info.ttl), info.limit_marker_ttl, info.description) == (
+        3,
+        "30s",
+        0,
+        "new",
+    )
+    assert [each.field for each in admin.kv.update(name, ttl=None)] == [
+        "max_age",
+        "duplicate_window",
+    ]
     assert admin.kv.update(name, history=3) == []
     sources = admin.kv.update(name, sources=[f"{name}b"])
     assert [each.field for each in sources] == ["sources"]
@@ -151,17 +200,45 @@ def test_changes_that_cannot_be(admin: JetStreamAdmin, make: MakeKv, name: str) 
     make()
     make("m", mirror=name, history=1)
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
-        (OptionError, rf'bucket {name}: there is no field "hist" \(did', lambda: admin.kv.update(name, hist=3)),
-        (OptionError, "history must be a whole number from 1 to 64", lambda: admin.kv.update(name, history=65)),
-        (JetStreamError, "storage: memory -> file .*never", lambda: admin.kv.update(name, storage="file")),
+        (
+            OptionError,
+            rf'bucket {name}: there is no field "hist" \(did',
+            lambda: admin.kv.update(name, hist=3),
+        ),
+        (
+            OptionError,
+            "history must be a whole number from 1 to 64",
+            lambda: admin.kv.update(name, history=65),
+        ),
+        (
+            JetStreamError,
+            "storage: memory -> file .*never",
+            lambda: admin.kv.update(name, storage="file"),
+        ),
         (OptionError, "mirror cannot change", lambda: admin.kv.update(f"{name}m", mirror=None)),
-        (StreamNotFound, f"no Key-Value bucket {name}zz", lambda: admin.kv.update(f"{name}zz", history=2)),
+        (
+            StreamNotFound,
+            f"no Key-Value bucket {name}zz",
+            lambda: admin.kv.update(f"{name}zz", history=2),
+        ),
         (StreamNotFound, f"no Key-Value bucket {name}zz", lambda: admin.kv.load(f"{name}zz")),
         (StreamNotFound, f"no Key-Value bucket {name}zz", lambda: admin.kv.delete(f"{name}zz")),
-        (OptionError, 'bucket must be 1 to 252 letters .*, not "a.b"', lambda: admin.kv.create("a.b")),
+        (
+            OptionError,
+            'bucket must be 1 to 252 letters .*, not "a.b"',
+            lambda: admin.kv.create("a.b"),
+        ),
         (OptionError, 'ttl must be .*, not "soon"', lambda: admin.kv.create(name, ttl="soon")),
-        (OptionError, "a mirror cannot have sources", lambda: admin.kv.create(name, mirror="a", sources=["b"])),
-        (StreamNotFound, f"no Key-Value bucket {name}zz", lambda: admin.kv.create(f"{name}c", mirror=f"{name}zz")),
+        (
+            OptionError,
+            "a mirror cannot have sources",
+            lambda: admin.kv.create(name, mirror="a", sources=["b"]),
+        ),
+        (
+            StreamNotFound,
+            f"no Key-Value bucket {name}zz",
+            lambda: admin.kv.create(f"{name}c", mirror=f"{name}zz"),
+        ),
     ]
     for kind, said, work in cases:
         with pytest.raises(kind, match=said):
@@ -189,7 +266,10 @@ def test_what_nats_py_wrote(admin: JetStreamAdmin, nats_server: NatsServer, name
     assert facts(bucket.get("a.b")) == ("a.b", b"2", 3, "PUT")
     assert (bucket.get("a.b").text, bucket.get("a.b", revision=1).text) == ("2", "1")
     assert bucket.get("d").value == b""
-    assert [facts(each) for each in bucket.history("c")] == [("c", b"\xff", 2, "PUT"), ("c", b"", 4, "DELETE")]
+    assert [facts(each) for each in bucket.history("c")] == [
+        ("c", b"\xff", 2, "PUT"),
+        ("c", b"", 4, "DELETE"),
+    ]
     assert [facts(each) for each in bucket.history("e")] == [("e", b"", 7, "PURGE")]
     assert list(bucket.keys()) == ["a.b", "d"]
     assert list(bucket.keys("a.*", "c")) == ["a.b"]
@@ -197,7 +277,9 @@ def test_what_nats_py_wrote(admin: JetStreamAdmin, nats_server: NatsServer, name
         ("a.b", b"2", 3, "PUT"), ("c", b"", 4, "DELETE"), ("d", b"", 5, "PUT"), ("e", b"", 7, "PURGE"),
     ]  # fmt: skip
     # This client leaves direct reads off.
-    with pytest.raises(NoResponders, match=f"stream KV_{name}: does it exist, and is its allow_direct"):
+    with pytest.raises(
+        NoResponders, match=f"stream KV_{name}: does it exist, and is its allow_direct"
+    ):
         bucket.get("d", direct=True)
 
 
@@ -220,7 +302,8 @@ def test_what_nats_py_reads(nats_server: NatsServer, make: MakeKv, name: str) ->
         with pytest.raises(KeyWrongLastSequenceError):
             await kv.create("b", b"x")
         return [
-            (each.key, each.value, each.revision, each.operation) for each in await read_whole(lambda: kv.history("b"))
+            (each.key, each.value, each.revision, each.operation)
+            for each in await read_whole(lambda: kv.history("b"))
         ]
 
     assert ask(nats_server.url, work) == [
@@ -240,13 +323,33 @@ def test_keys_that_have_no_value(make: MakeKv, name: str) -> None:
     bucket.put("b", "2")
     bucket.purge("b")
     cases: list[tuple[Callable[[], object], str, tuple[str, str, int]]] = [
-        (lambda: bucket.get("a"), f"get key a of bucket {name}: it was deleted at revision 2", ("a", "DELETE", 2)),
-        (lambda: bucket.get("b"), f"get key b of bucket {name}: it was purged at revision 4", ("b", "PURGE", 4)),
+        (
+            lambda: bucket.get("a"),
+            f"get key a of bucket {name}: it was deleted at revision 2",
+            ("a", "DELETE", 2),
+        ),
+        (
+            lambda: bucket.get("b"),
+            f"get key b of bucket {name}: it was purged at revision 4",
+            ("b", "PURGE", 4),
+        ),
         (lambda: bucket.get("b", direct=True), "it was purged at revision 4", ("b", "PURGE", 4)),
-        (lambda: bucket.get("c"), f"get key c of bucket {name}: there is no such key", ("c", "", 0)),
+        (
+            lambda: bucket.get("c"),
+            f"get key c of bucket {name}: there is no such key",
+            ("c", "", 0),
+        ),
         (lambda: bucket.get("c", direct=True), "there is no such key", ("c", "", 0)),
-        (lambda: bucket.get("a", revision=99), "at revision 99: the bucket has no such revision", ("a", "", 0)),
-        (lambda: bucket.get("c", revision=1), "at revision 1: that is a revision of key a", ("c", "", 0)),
+        (
+            lambda: bucket.get("a", revision=99),
+            "at revision 99: the bucket has no such revision",
+            ("a", "", 0),
+        ),
+        (
+            lambda: bucket.get("c", revision=1),
+            "at revision 1: that is a revision of key a",
+            ("c", "", 0),
+        ),
         (lambda: bucket.get("a", revision=2), "it was deleted at revision 2", ("a", "DELETE", 2)),
         (lambda: bucket.history("c"), f"the history of key c of bucket {name}", ("c", "", 0)),
         (lambda: bucket.revert("a", 2), "it was deleted at revision 2", ("a", "DELETE", 2)),
@@ -255,7 +358,12 @@ def test_keys_that_have_no_value(make: MakeKv, name: str) -> None:
         with pytest.raises(KeyNotFound, match=said) as caught:
             work()
         error = caught.value
-        assert (error.bucket, error.key, error.operation, error.revision) == (name, key, operation, revision)
+        assert (error.bucket, error.key, error.operation, error.revision) == (
+            name,
+            key,
+            operation,
+            revision,
+        )
         assert error.err_code == 10037
 
 
@@ -284,7 +392,9 @@ def test_revisions_that_are_not_the_latest(make: MakeKv, name: str) -> None:
     assert [each.value for each in bucket.history("a")] == [b"1", b"2", b"1", b"", b"2"]
 
 
-def test_the_history_of_a_key_that_is_written_meanwhile(make: MakeKv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_of_a_key_that_is_written_meanwhile(
+    make: MakeKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The only revision goes after the look at the stream, and the new one lies beyond what the stream had then."""
     bucket = make(history=1)
     bucket.put("a", "old")
@@ -300,7 +410,9 @@ def test_the_history_of_a_key_that_is_written_meanwhile(make: MakeKv, monkeypatc
     assert [facts(each) for each in bucket.history("a")] == [("a", b"new", 2, "PUT")]
 
 
-def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
+def test_keys_values_and_revisions_that_cannot_be(
+    admin: JetStreamAdmin, make: MakeKv, name: str
+) -> None:
     bucket = make()
     for key in ("", "a b", "a..b", ".a", "a.", "a*", "ä", "a\n", "k" * 800):
         with pytest.raises(OptionError, match=r"key .* is not valid"):
@@ -318,8 +430,14 @@ def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: M
         (lambda: bucket.create("a", "x", ttl="soon"), "ttl must be"),
         (lambda: bucket.create("a", "x", ttl="201y"), 'ttl must be .* 1s to 200y .*, not "201y"'),
         (lambda: bucket.purge("a", ttl="201y"), 'ttl must be .* from 1s to 200y .*, not "201y"'),
-        (lambda: bucket.keys("a b"), "a filter of keys must be a key, possibly with .*: a character is not a letter"),
-        (lambda: bucket.entries("a.*", "*.b"), r'a filter of keys holds "a\.\*" and "\*\.b", which overlap'),
+        (
+            lambda: bucket.keys("a b"),
+            "a filter of keys must be a key, possibly with .*: a character is not a letter",
+        ),
+        (
+            lambda: bucket.entries("a.*", "*.b"),
+            r'a filter of keys holds "a\.\*" and "\*\.b", which overlap',
+        ),
         (lambda: bucket.watch(history=True, updates_only=True), "history and updates_only cannot"),
         (lambda: bucket.watch("*", "a"), r'holds "\*" and "a", which overlap'),
         (lambda: bucket.watch(timeout=0), "timeout must be a number of seconds above 0"),
@@ -331,7 +449,12 @@ def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: M
         with pytest.raises(OptionError, match=said):
             work()
     nowhere = admin.kv.bucket(f"{name}zz")
-    for each in (lambda: nowhere.put("a", "x"), lambda: nowhere.get("a"), nowhere.keys, nowhere.watch):
+    for each in (
+        lambda: nowhere.put("a", "x"),
+        lambda: nowhere.get("a"),
+        nowhere.keys,
+        nowhere.watch,
+    ):
         with pytest.raises(StreamNotFound, match=f"there is no Key-Value bucket {name}zz"):
             each()
     assert bucket.status().values == 0
@@ -352,7 +475,10 @@ def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: MakeKv, name: str) -
     large = ApiError("as it is", code=503, err_code=10077, description="message too large")
     assert str(small._refusal(large, "a", {}, "put key a")) == "as it is"
     full.put("a", "x" * 100)
-    with pytest.raises(ApiError, match=rf"put key b of bucket {name}f: bucket {name}f takes nothing more: .*max_bytes"):
+    with pytest.raises(
+        ApiError,
+        match=rf"put key b of bucket {name}f: bucket {name}f takes nothing more: .*max_bytes",
+    ):
         full.put("b", "x" * 300)
     admin.streams.seal(f"KV_{name}s")
     with pytest.raises(ApiError, match=f"bucket {name}s is sealed"):
@@ -360,7 +486,9 @@ def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: MakeKv, name: str) -
     assert small.status().sealed
     # A bucket that goes while somebody has it.
     admin.kv.delete(f"{name}f")
-    with pytest.raises(StreamNotFound, match=f"put key a of bucket {name}f: there is no Key-Value bucket"):
+    with pytest.raises(
+        StreamNotFound, match=f"put key a of bucket {name}f: there is no Key-Value bucket"
+    ):
         full.put("a", "x")
 
 
@@ -386,12 +514,16 @@ def test_keys_that_go_by_themselves_leave_a_mark(make: MakeKv) -> None:
         bucket.get("a")
     assert list(bucket.keys()) == ["kept", "n"]
     # A new value takes the place of the server's mark.
-    with pytest.raises(OptionError, match=r"ttl must be at least limit_marker_ttl of bucket .* \(30s\)"):
+    with pytest.raises(
+        OptionError, match=r"ttl must be at least limit_marker_ttl of bucket .* \(30s\)"
+    ):
         make("h", limit_marker_ttl="30s").create("a", "x", ttl="1s")
     make("o", history=5, limit_marker_ttl="10m")
     mirror = make("m", mirror=f"{bucket.name}o")
     for work in (mirror.create, lambda key, _, ttl: mirror.purge(key, ttl=ttl)):
-        with pytest.raises(OptionError, match=rf"limit_marker_ttl of bucket {bucket.name}o \(10m\)"):
+        with pytest.raises(
+            OptionError, match=rf"limit_marker_ttl of bucket {bucket.name}o \(10m\)"
+        ):
             work("a", "x", ttl="1s")
     assert mirror.create("a", "x", ttl="10m") == 1
     assert bucket.create("a", "y") > gone.revision
@@ -433,7 +565,9 @@ def test_a_mark_whose_subject_matches_others_stays(
         assert f"message {sequence} of bucket {bucket.name} on {subject} stays" in caplog.text
 
 
-def test_a_value_that_is_put_while_marks_are_removed_stays(make: MakeKv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_is_put_while_marks_are_removed_stays(
+    make: MakeKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket = make()
     for key in ("a", "b"):
         bucket.put(key, "1")
@@ -454,7 +588,9 @@ def test_a_value_that_is_put_while_marks_are_removed_stays(make: MakeKv, monkeyp
 # -- copies, other streams, other domains --
 
 
-def test_a_mirror_reads_from_itself_and_writes_to_its_origin(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
+def test_a_mirror_reads_from_itself_and_writes_to_its_origin(
+    admin: JetStreamAdmin, make: MakeKv, name: str
+) -> None:
     origin, mirror = make("o"), make("m", mirror=f"{name}o")
     info = mirror.status()
     assert info.mirror is not None
@@ -464,17 +600,28 @@ def test_a_mirror_reads_from_itself_and_writes_to_its_origin(admin: JetStreamAdm
     assert mirror.delete("b") == 3
     assert mirror.create("b", "2") == 4
     assert mirror.update("a", "3", 1) == 5
-    assert [facts(each) for each in origin.entries()] == [("b", b"2", 4, "PUT"), ("a", b"3", 5, "PUT")]
+    assert [facts(each) for each in origin.entries()] == [
+        ("b", b"2", 4, "PUT"),
+        ("a", b"3", 5, "PUT"),
+    ]
     poll(lambda: mirror.status().values == 5 or None, 60, lambda: TimeoutError("the mirror"))
-    assert [facts(each) for each in mirror.entries()] == [("b", b"2", 4, "PUT"), ("a", b"3", 5, "PUT")]
+    assert [facts(each) for each in mirror.entries()] == [
+        ("b", b"2", 4, "PUT"),
+        ("a", b"3", 5, "PUT"),
+    ]
     assert list(mirror.keys("a")) == ["a"]
     assert mirror.get("a").value == b"3"
     assert [each.revision for each in mirror.history("b")] == [2, 3, 4]
     origin.delete("a")
     poll(lambda: mirror.status().values == 6 or None, 60, lambda: TimeoutError("the mirror"))
-    assert (mirror.purge_deletes(0), mirror.purge_deletes(0)) == (1, 0)  # the mirror still has the mark
+    assert (mirror.purge_deletes(0), mirror.purge_deletes(0)) == (
+        1,
+        0,
+    )  # the mirror still has the mark
     admin.streams.create(name=f"KV_{name}odd", mirror={"name": "KEPT"}, storage="memory")
-    with pytest.raises(OptionError, match=f"{name}odd is a mirror of stream KEPT, which is no Key-Value bucket"):
+    with pytest.raises(
+        OptionError, match=f"{name}odd is a mirror of stream KEPT, which is no Key-Value bucket"
+    ):
         admin.kv.bucket(f"{name}odd").put("a", "x")
 
 
@@ -484,9 +631,9 @@ def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: MakeKv, 
     two.put("b", "2")
     both = make("b", sources=[f"{name}1", {"name": f"KV_{name}2"}])
     transforms = {each.name: each.subject_transforms for each in both.status().sources}
-    assert {source: [(each.src, each.dest) for each in found] for source, found in transforms.items()} == {
-        f"KV_{name}{at}": [(f"$KV.{name}{at}.>", f"$KV.{name}b.>")] for at in (1, 2)
-    }
+    assert {
+        source: [(each.src, each.dest) for each in found] for source, found in transforms.items()
+    } == {f"KV_{name}{at}": [(f"$KV.{name}{at}.>", f"$KV.{name}b.>")] for at in (1, 2)}
     poll(lambda: both.status().values == 2 or None, 60, lambda: TimeoutError("the sources"))
     assert {each.key: each.value for each in both.entries()} == {"a": b"1", "b": b"2"}
     assert both.get("b").value == b"2"
@@ -505,19 +652,28 @@ def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: MakeKv, 
     assert [(each.key, each.value) for each in plain.entries()] == [("a", b"own"), ("c", b"own")]
 
 
-def test_what_another_stream_stores_is_no_success(admin: JetStreamAdmin, nats_server: NatsServer, name: str) -> None:
+def test_what_another_stream_stores_is_no_success(
+    admin: JetStreamAdmin, nats_server: NatsServer, name: str
+) -> None:
     for stream, key in ((f"KV_{name}", "a"), (f"KV_{name}other", "b")):
-        admin.streams.create(name=stream, subjects=[f"$KV.{name}.{key}"], max_msgs_per_subject=5, storage="memory")
+        admin.streams.create(
+            name=stream, subjects=[f"$KV.{name}.{key}"], max_msgs_per_subject=5, storage="memory"
+        )
     bucket = admin.kv.bucket(name)
     assert bucket.put("a", "1") == 1
-    with pytest.raises(JetStreamError, match=rf"put key b .*: stream KV_{name}other has stored it .*, not KV_{name}$"):
+    with pytest.raises(
+        JetStreamError,
+        match=rf"put key b .*: stream KV_{name}other has stored it .*, not KV_{name}$",
+    ):
         bucket.put("b", "1")
 
     class Keys(FakeApi):
         prefix = f"$KV.{name}"
 
     with Keys(nats_server.url, {"c": {"stream": "ELSE", "seq": 7}}) as keys:
-        with pytest.raises(JetStreamError, match=rf"stream ELSE has stored it \(sequence 7\), not KV_{name}"):
+        with pytest.raises(
+            JetStreamError, match=rf"stream ELSE has stored it \(sequence 7\), not KV_{name}"
+        ):
             bucket.put("c", "1")
         keys.answers = {"c": {"stream": f"KV_{name}", "seq": 7, "duplicate": True}}
         with pytest.raises(JetStreamError, match="took it for a duplicate"):
@@ -537,13 +693,18 @@ def test_buckets_behind_a_domain() -> None:
             assert bucket.create("a", "2") == 3
             assert bucket.get("a").value == b"2"
             assert [each.revision for each in bucket.history("a")] == [1, 2, 3]
-            with pytest.raises(WrongRevision, match="revision 1 was expected, but it has revision 3"):
+            with pytest.raises(
+                WrongRevision, match="revision 1 was expected, but it has revision 3"
+            ):
                 bucket.update("a", "x", 1)
             with pytest.raises(StreamNotFound, match="no Key-Value bucket b "):
                 near.kv.bucket("b").put("a", "x")
             # A mirror here of the bucket there.
             near.kv.create(
-                "copy", history=5, storage="memory", mirror={"name": "b", "external": {"api": "$JS.hub.API"}}
+                "copy",
+                history=5,
+                storage="memory",
+                mirror={"name": "b", "external": {"api": "$JS.hub.API"}},
             )
             copy = near.kv.bucket("copy")
             with pytest.raises(OptionError, match=r"limit_marker_ttl of bucket b \(10m\)"):
@@ -551,10 +712,18 @@ def test_buckets_behind_a_domain() -> None:
             assert copy.put("c", "3") == 4
             assert copy.purge("c") == 5
             assert copy.create("c", "4") == 6
-            poll(lambda: copy.status().stream.state.last_seq == 6 or None, 60, lambda: TimeoutError("the mirror"))
+            poll(
+                lambda: copy.status().stream.state.last_seq == 6 or None,
+                60,
+                lambda: TimeoutError("the mirror"),
+            )
             assert {each.key: each.value for each in copy.entries()} == {"a": b"2", "c": b"4"}
             bucket.delete("a")
-            poll(lambda: copy.status().stream.state.last_seq == 7 or None, 60, lambda: TimeoutError("the mirror"))
+            poll(
+                lambda: copy.status().stream.state.last_seq == 7 or None,
+                60,
+                lambda: TimeoutError("the mirror"),
+            )
             # The marks are removed where they were written.
             assert copy.purge_deletes(0) == 1
             assert [each.key for each in bucket.entries(include_deletes=True)] == ["c"]

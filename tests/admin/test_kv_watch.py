@@ -39,7 +39,9 @@ def revisions(found: Iterator[Entry | None], count: int) -> list[int]:
 # -- what comes --
 
 
-def test_what_is_there_comes_first_then_none_then_changes(make: MakeKv, nats_server: NatsServer) -> None:
+def test_what_is_there_comes_first_then_none_then_changes(
+    make: MakeKv, nats_server: NatsServer
+) -> None:
     bucket = make(history=64)
     for key, value in (("a", "1"), ("b.x", "1"), ("a", "2")):
         bucket.put(key, value)
@@ -64,13 +66,24 @@ def test_how_to_begin(make: MakeKv) -> None:
         bucket.put("a", str(number))
     bucket.delete("b")
     bucket.put("c.d", "x")
-    everything = [("a", b"0", 1), ("a", b"1", 2), ("a", b"2", 3), ("b", b"", 4), ("c.d", b"x", 5), None]
+    everything = [
+        ("a", b"0", 1),
+        ("a", b"1", 2),
+        ("a", b"2", 3),
+        ("b", b"", 4),
+        ("c.d", b"x", 5),
+        None,
+    ]
     assert [facts(each) for each in bucket.watch(history=True, timeout=0.1)] == everything
     assert [facts(each) for each in bucket.watch(timeout=0.1)] == everything[2:]
     assert [facts(each) for each in bucket.watch(include_deletes=False, timeout=0.1)] == [
         ("a", b"2", 3), ("c.d", b"x", 5), None,
     ]  # fmt: skip
-    assert [facts(each) for each in bucket.watch("a", "c.>", timeout=0.1)] == [("a", b"2", 3), ("c.d", b"x", 5), None]
+    assert [facts(each) for each in bucket.watch("a", "c.>", timeout=0.1)] == [
+        ("a", b"2", 3),
+        ("c.d", b"x", 5),
+        None,
+    ]
     assert list(bucket.watch("z", timeout=0.1)) == [None]
     # Changes count from the call on, not from the first look.
     found = itertools.islice(bucket.watch(updates_only=True, timeout=60), 3)
@@ -80,7 +93,9 @@ def test_how_to_begin(make: MakeKv) -> None:
 
 
 @pytest.mark.parametrize("history", [True, False])
-def test_a_key_that_is_written_again_before_its_turn_comes_before_the_none(make: MakeKv, history: bool) -> None:
+def test_a_key_that_is_written_again_before_its_turn_comes_before_the_none(
+    make: MakeKv, history: bool
+) -> None:
     bucket = make(history=1)
     for key in "ab":
         bucket.put(key, "old")
@@ -115,7 +130,12 @@ def test_a_key_whose_newest_revision_goes_while_keys_are_listed_has_the_one_befo
     admin: JetStreamAdmin, publisher: Publisher, name: str
 ) -> None:
     stream, subjects = f"KV_{name}", f"$KV.{name}"
-    config = {"name": stream, "subjects": [f"{subjects}.>"], "max_msgs_per_subject": 2, "storage": "memory"}
+    config = {
+        "name": stream,
+        "subjects": [f"{subjects}.>"],
+        "max_msgs_per_subject": 2,
+        "storage": "memory",
+    }
     publisher.api(f"STREAM.CREATE.{stream}", config)
     keys = ["late", *(f"k{at}" for at in range(3000)), "late", "more"]
     publisher.publish(Message(f"{subjects}.{key}", b"") for key in keys)
@@ -128,7 +148,9 @@ def test_a_key_whose_newest_revision_goes_while_keys_are_listed_has_the_one_befo
 # -- what breaks --
 
 
-def test_consumers_that_are_deleted_and_servers_that_restart(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_consumers_that_are_deleted_and_servers_that_restart(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     server = nats_server_factory()
     with JetStreamAdmin(servers=server.url, **QUICK) as admin:
         admin.kv.create("b", history=64)
@@ -163,7 +185,10 @@ def test_every_change_comes_once_over_a_wire_that_is_cut(
 
     def write(first: int, end: int) -> None:
         for start in range(first, end, 50):
-            publisher.publish(Message(f"$KV.{bucket.name}.k{at % keys}", b"%d" % at) for at in range(start, start + 50))
+            publisher.publish(
+                Message(f"$KV.{bucket.name}.k{at % keys}", b"%d" % at)
+                for at in range(start, start + 50)
+            )
 
     with WireProxy(nats_server.url) as proxy, JetStreamAdmin(servers=proxy.url, **QUICK) as admin:
         write(0, keys)
@@ -182,18 +207,24 @@ def test_every_change_comes_once_over_a_wire_that_is_cut(
 
 @pytest.mark.usefixtures("no_election")
 @pytest.mark.parametrize("again", [False, True])
-def test_a_bucket_that_is_deleted_or_created_again(again: bool, admin: JetStreamAdmin, make: MakeKv) -> None:
+def test_a_bucket_that_is_deleted_or_created_again(
+    again: bool, admin: JetStreamAdmin, make: MakeKv
+) -> None:
     bucket = make(history=64)
     found = bucket.watch()
     assert next(found) is None
     admin.kv.delete(bucket.name)
     if again:
         admin.kv.create(bucket.name, storage="memory")
-    with pytest.raises(DataLossError, match=f"stream KV_{bucket.name} was deleted, or created again, while it was"):
+    with pytest.raises(
+        DataLossError, match=f"stream KV_{bucket.name} was deleted, or created again, while it was"
+    ):
         next(found)
 
 
-def test_a_server_that_comes_back_without_what_it_had(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_a_server_that_comes_back_without_what_it_had(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     server = nats_server_factory()
     with JetStreamAdmin(servers=server.url, **QUICK) as admin:
         admin.kv.create("b", history=64)
@@ -220,7 +251,10 @@ def test_a_server_that_stays_away(nats_server_factory: Callable[..., NatsServer]
         found = admin.kv.bucket("b").watch()
         assert next(found) is None
         server.stop()
-        with pytest.raises(OutageError, match=r"watching stream KV_b at sequence 1 got no further for 0\.5 s .*retryT"):
+        with pytest.raises(
+            OutageError,
+            match=r"watching stream KV_b at sequence 1 got no further for 0\.5 s .*retryT",
+        ):
             next(found)
 
 
@@ -256,7 +290,9 @@ def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
         admin.kv.delete("moved")
 
 
-def test_a_replica_that_is_behind(nats_cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_is_behind(
+    nats_cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = itertools.count()
 
     def behind(*args: Any, **kwargs: Any) -> Created:

@@ -54,15 +54,27 @@ def stream(request: pytest.FixtureRequest, publisher: Publisher) -> Iterator[str
 def test_single_messages(admin: JetStreamAdmin, stream: str) -> None:
     message = admin.messages.get(stream, 4)
     assert (message.seq, message.subject, message.data) == (4, "looked.1", b"\x004")
-    assert message.headers == {"Nats-Msg-Id": ["1"], "Tag": ["one", "two"], "Nats-Sequence": ["mine"]}
+    assert message.headers == {
+        "Nats-Msg-Id": ["1"],
+        "Tag": ["one", "two"],
+        "Nats-Sequence": ["mine"],
+    }
     assert admin.messages.last(stream).seq == COUNT
     assert admin.messages.last(stream, "looked.1").seq == 28
     assert admin.messages.next(stream).seq == 1
     assert admin.messages.next(stream, sequence=8).seq == 9
     assert admin.messages.next(stream, "looked.2", 8).seq == 11
-    for found in (admin.messages.since(stream, message.time), admin.messages.since(stream, message.time.nanoseconds)):
+    for found in (
+        admin.messages.since(stream, message.time),
+        admin.messages.since(stream, message.time.nanoseconds),
+    ):
         assert found == message
-    assert admin.messages.since(stream, dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc), "looked.2").seq == 2
+    assert (
+        admin.messages.since(
+            stream, dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc), "looked.2"
+        ).seq
+        == 2
+    )
 
 
 def test_messages_that_are_not_there(admin: JetStreamAdmin, stream: str) -> None:
@@ -70,10 +82,22 @@ def test_messages_that_are_not_there(admin: JetStreamAdmin, stream: str) -> None
         (lambda: admin.messages.get(stream, 8), "get message 8 of stream LOOKED: no message found"),
         (lambda: admin.messages.get(stream, 999), "get message 999 of stream LOOKED"),
         (lambda: admin.messages.last(stream, "looked.9"), "get the last looked.9 of stream LOOKED"),
-        (lambda: admin.messages.next(stream, "*.1", 29), r"get the first \*.1 from sequence 29 on of stream LOOKED"),
-        (lambda: admin.messages.since(stream, "2036-01-01T00:00:00Z"), "get the first > since 2036-01-01T00:00:00Z of"),
-        (lambda: admin.messages.erase(stream, 8), "erase message 8 of stream LOOKED: there is no such message"),
-        (lambda: admin.messages.delete(stream, 999), "delete message 999 of stream LOOKED: there is no such message"),
+        (
+            lambda: admin.messages.next(stream, "*.1", 29),
+            r"get the first \*.1 from sequence 29 on of stream LOOKED",
+        ),
+        (
+            lambda: admin.messages.since(stream, "2036-01-01T00:00:00Z"),
+            "get the first > since 2036-01-01T00:00:00Z of",
+        ),
+        (
+            lambda: admin.messages.erase(stream, 8),
+            "erase message 8 of stream LOOKED: there is no such message",
+        ),
+        (
+            lambda: admin.messages.delete(stream, 999),
+            "delete message 999 of stream LOOKED: there is no such message",
+        ),
     ]
     for request, said in requests:
         with pytest.raises(MessageNotFound, match=f"cannot {said}"):
@@ -82,12 +106,18 @@ def test_messages_that_are_not_there(admin: JetStreamAdmin, stream: str) -> None
 
 def test_requests_about_messages_that_cannot_be(admin: JetStreamAdmin, stream: str) -> None:
     requests: list[tuple[Callable[[], object], str]] = [
-        (lambda: admin.messages.get(stream, 0), 'sequence must be a whole number from 1 on, not "0"'),
+        (
+            lambda: admin.messages.get(stream, 0),
+            'sequence must be a whole number from 1 on, not "0"',
+        ),
         (lambda: admin.messages.delete(stream, -1), "sequence must be"),
         (lambda: admin.messages.get(stream, "4"), "sequence must be"),  # type: ignore[arg-type]
         (lambda: admin.messages.last(stream, "a..b"), "subject must be"),
         (lambda: admin.messages.since(stream, "noon"), 'time must be .*, not "noon"'),
-        (lambda: admin.messages.since(stream, dt.datetime.fromisoformat("2020-01-01")), "must be a time with its zone"),
+        (
+            lambda: admin.messages.since(stream, dt.datetime.fromisoformat("2020-01-01")),
+            "must be a time with its zone",
+        ),
         (lambda: list(admin.messages.read(stream, "a..b")), "subject must be"),
         (lambda: list(admin.messages.read(stream, sequence=0)), "sequence must be"),
     ]
@@ -100,7 +130,9 @@ def test_read(admin: JetStreamAdmin, stream: str) -> None:
     everything = [sequence for sequence in range(1, COUNT + 1) if sequence != 8]
     found = list(admin.messages.read(stream))
     assert [each.seq for each in found] == everything
-    assert [plain(each) for each in found] == [plain(admin.messages.get(stream, sequence)) for sequence in everything]
+    assert [plain(each) for each in found] == [
+        plain(admin.messages.get(stream, sequence)) for sequence in everything
+    ]
     assert sequences(admin.messages.read(stream, "looked.1")) == list(range(1, COUNT + 1, 3))
     assert sequences(admin.messages.read(stream, "*.2", sequence=8, count=3)) == [11, 14, 17]
     assert sequences(admin.messages.read(stream, sequence=27, count=100)) == [27, 28, 29, 30]
@@ -131,7 +163,12 @@ def test_read_insists_on_a_way(admin: JetStreamAdmin, stream: str) -> None:
 def direct(publisher: Publisher, make_stream: Make) -> str:
     """A stream that allows direct gets, with messages at ``d.0``, ``d.1``, ``d.2``, ``d.0``; the last has headers."""
     name = make_stream({"name": "DIRECT", "subjects": ["d.*"], "allow_direct": True})
-    publisher.publish([*(Message(f"d.{number}", b"%d" % number) for number in range(3)), Message("d.0", b"", HEADERS)])
+    publisher.publish(
+        [
+            *(Message(f"d.{number}", b"%d" % number) for number in range(3)),
+            Message("d.0", b"", HEADERS),
+        ]
+    )
     return name
 
 
@@ -161,15 +198,21 @@ def test_single_messages_directly(admin: JetStreamAdmin, direct: str) -> None:
             request()
 
 
-def test_messages_that_look_like_the_end_of_an_answer(admin: JetStreamAdmin, direct: str, publisher: Publisher) -> None:
+def test_messages_that_look_like_the_end_of_an_answer(
+    admin: JetStreamAdmin, direct: str, publisher: Publisher
+) -> None:
     blocks = [
         b"NATS/1.0 404 Message Not Found\r\n\r\n",
         b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 1\r\n\r\n",
         b"NATS/1.0\r\nStatus: 503\r\n\r\n",
     ]
-    stored = publisher.publish([*(Message("d.odd", b"", block=block) for block in blocks), Message("d.odd", b"last")])
+    stored = publisher.publish(
+        [*(Message("d.odd", b"", block=block) for block in blocks), Message("d.odd", b"last")]
+    )
     for sequence in stored:
-        assert plain(admin.messages.get(direct, sequence, direct=True)) == plain(admin.messages.get(direct, sequence))
+        assert plain(admin.messages.get(direct, sequence, direct=True)) == plain(
+            admin.messages.get(direct, sequence)
+        )
     assert [each.seq for each in admin.messages.read(direct, "d.odd", direct=True)] == stored
     assert admin.messages.last_of_each(direct, "d.odd")[0].data == b"last"
     assert admin.messages.last_of_each(direct, "d.odd", sequence=stored[0])[0].seq == stored[0]
@@ -177,7 +220,9 @@ def test_messages_that_look_like_the_end_of_an_answer(admin: JetStreamAdmin, dir
     assert [each.message.seq for each in admin.consumers.next(direct, "odd", 4)] == stored
 
 
-@pytest.mark.parametrize("block", [b"NATS/1.0\r\nA: b--", b"NATS/1.0\r\nNats-Stream: A\r\nNats-Subject: b\r\n--"])
+@pytest.mark.parametrize(
+    "block", [b"NATS/1.0\r\nA: b--", b"NATS/1.0\r\nNats-Stream: A\r\nNats-Subject: b\r\n--"]
+)
 def test_headers_without_an_empty_line_at_their_end(
     block: bytes, admin: JetStreamAdmin, direct: str, publisher: Publisher
 ) -> None:
@@ -188,12 +233,16 @@ def test_headers_without_an_empty_line_at_their_end(
         *admin.messages.read(direct, "d.odd", direct=True),
         *admin.messages.last_of_each(direct, "d.odd"),
     ]
-    assert [(each.seq, each.subject, each.data) for each in found] == [(sequence, "d.odd", b"content")] * 3
+    assert [(each.seq, each.subject, each.data) for each in found] == [
+        (sequence, "d.odd", b"content")
+    ] * 3
     assert {each.hdrs for each in found} == {block[:-2] + b"\r\n"}
 
 
 @pytest.mark.parametrize("way", [True, False], ids=["direct", "leader"])
-def test_a_header_block_without_headers(way: bool, admin: JetStreamAdmin, direct: str, publisher: Publisher) -> None:
+def test_a_header_block_without_headers(
+    way: bool, admin: JetStreamAdmin, direct: str, publisher: Publisher
+) -> None:
     (sequence,) = publisher.publish([Message("d.odd", b"content", block=b"NATS/1.0\r\n\r\n")])
     message = admin.messages.get(direct, sequence, direct=way)
     assert (message.headers, message.data) == ({}, b"content")
@@ -221,7 +270,9 @@ def test_the_last_of_each_with_sequences_of_nineteen_digits(
     assert sequences(iter(admin.messages.last_of_each(name))) == [first + 1, first + 2]
 
 
-def test_the_last_of_each_in_several_answers(admin: JetStreamAdmin, direct: str, publisher: Publisher) -> None:
+def test_the_last_of_each_in_several_answers(
+    admin: JetStreamAdmin, direct: str, publisher: Publisher
+) -> None:
     """One answer has no more than 8 MiB."""
     publisher.publish(Message(f"d.big{number}", b"x" * 1_000_000) for number in range(20))
     found = admin.messages.last_of_each(direct, "d.*")
@@ -246,7 +297,9 @@ def test_an_answer_that_lacks_a_message_is_asked_for_again(lost: int) -> None:
             admin.messages.last_of_each("S")
 
 
-def test_direct_gets_that_nobody_answers(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
+def test_direct_gets_that_nobody_answers(
+    admin: JetStreamAdmin, publisher: Publisher, make_stream: Make
+) -> None:
     make_stream({"name": "CLOSED", "subjects": ["closed"]})
     publisher.publish([Message("closed")])
     requests: list[Callable[[str], object]] = [
@@ -270,9 +323,15 @@ def test_a_server_before_2_12_is_not_asked_which_message_is_the_first_since_a_ti
     def reply(request: dict[str, Any]) -> list[Answer]:
         if "multi_last" not in request:
             return fake.batch({**request, "batch": 1})[:1]
-        latest = {subject: at for at, subject in fake.messages.items() if at <= request.get("up_to_seq", COUNT)}
+        latest = {
+            subject: at
+            for at, subject in fake.messages.items()
+            if at <= request.get("up_to_seq", COUNT)
+        }
         kept = sorted(latest.values())
-        answers = [fake.batch({"seq": at, "batch": 1}, lacks=partial(operator.ne, at))[0] for at in kept]
+        answers = [
+            fake.batch({"seq": at, "batch": 1}, lacks=partial(operator.ne, at))[0] for at in kept
+        ]
         heads = [
             re.sub(rb"Last-Sequence: \d+", b"Last-Sequence: %d" % before, answer.head)
             for answer, before in zip(answers, [0, *kept], strict=False)
@@ -286,7 +345,9 @@ def test_a_server_before_2_12_is_not_asked_which_message_is_the_first_since_a_ti
         return 0
 
     with FakeJetStream() as fake, JetStreamAdmin(servers=fake.url) as admin:
-        fake.lies["INFO"] = lambda honest: [honest.saying(json.dumps({"api": {"level": level}}).encode())]
+        fake.lies["INFO"] = lambda honest: [
+            honest.saying(json.dumps({"api": {"level": level}}).encode())
+        ]
         if level is None:
             refused = b"-ERR 'Permissions Violation for Publish to \"$JS.API.INFO\"'\r\n"
             fake.lies["INFO"] = lambda honest: [refused]
@@ -298,15 +359,21 @@ def test_a_server_before_2_12_is_not_asked_which_message_is_the_first_since_a_ti
         for time in (COUNT + 1, COUNT, COUNT - 1, 23, 18, 9, 8, 4, 3, 0):
             late = [number for number in fake.messages if number >= time]
             assert first(time) == min(late, default=0)
-            assert first(time, "S.1") == min((number for number in late if number % 3 == 1), default=0)
+            assert first(time, "S.1") == min(
+                (number for number in late if number % 3 == 1), default=0
+            )
             early = {number % 3: number for number in fake.messages if number < time}
             latest = admin.messages.last_of_each("S", time=start + time)
             assert sequences(iter(latest)) == sorted(early.values())
-        assert sequences(admin.messages.read("S", since=start + 14, direct=False)) == list(range(23, COUNT))
+        assert sequences(admin.messages.read("S", since=start + 14, direct=False)) == list(
+            range(23, COUNT)
+        )
 
 
 @pytest.mark.parametrize("direct", [True, False])
-def test_reading_ends_in_a_gap(direct: bool, admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
+def test_reading_ends_in_a_gap(
+    direct: bool, admin: JetStreamAdmin, publisher: Publisher, make_stream: Make
+) -> None:
     name = make_stream({"subjects": ["gap"], "allow_direct": True})
     assert list(admin.messages.read(name)) == []
     publisher.publish([Message("gap")] * 3)
@@ -331,11 +398,15 @@ def test_a_stream_that_goes_while_it_is_read(
     next(beside)
     publisher.api("STREAM.DELETE.SHORT")
     if not direct:
-        with pytest.raises(DataLossError, match="stream SHORT was deleted, or created again, while it was read"):
+        with pytest.raises(
+            DataLossError, match="stream SHORT was deleted, or created again, while it was read"
+        ):
             next(beside)
     publisher.api("STREAM.CREATE.SHORT", config)
     publisher.publish([Message("short.a", b"other")] * 1200)
-    with pytest.raises(DataLossError, match="stream SHORT was deleted, or created again, while it was read"):
+    with pytest.raises(
+        DataLossError, match="stream SHORT was deleted, or created again, while it was read"
+    ):
         messages.extend(reading)
     assert b"other" not in {message.data for message in messages}
 
@@ -344,7 +415,11 @@ def test_a_stream_that_goes_while_it_is_read(
 @pytest.mark.parametrize("erase", [True, False])
 def test_erase_and_delete(erase: bool) -> None:
     secret = b"nobody may read this 4711"
-    with NatsServer() as server, JetStreamAdmin(servers=server.url) as admin, Publisher(server.url) as own:
+    with (
+        NatsServer() as server,
+        JetStreamAdmin(servers=server.url) as admin,
+        Publisher(server.url) as own,
+    ):
         admin.streams.create(name="S", subjects=["s"])
         own.publish([Message("s", secret), Message("s", b"other")])
         blocks = [path for path in server.store_dir.rglob("*.blk") if secret in path.read_bytes()]
@@ -352,14 +427,20 @@ def test_erase_and_delete(erase: bool) -> None:
         (admin.messages.erase if erase else admin.messages.delete)("S", 1)
         assert sequences(admin.messages.read("S")) == [2]
         if erase:
-            wait_until(lambda: not any(secret in path.read_bytes() for path in blocks), "nothing of it on the disk", 10)
+            wait_until(
+                lambda: not any(secret in path.read_bytes() for path in blocks),
+                "nothing of it on the disk",
+                10,
+            )
 
 
 def test_what_must_stay(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
     name = make_stream({"subjects": ["held"], "deny_delete": True})
     publisher.publish([Message("held", b"1")])
     for remove in (admin.messages.erase, admin.messages.delete):
-        with pytest.raises(ApiError, match=rf"message 1 of stream {name}: .*not permitted") as caught:
+        with pytest.raises(
+            ApiError, match=rf"message 1 of stream {name}: .*not permitted"
+        ) as caught:
             remove(name, 1)
         assert not isinstance(caught.value, MessageNotFound)
     assert admin.messages.get(name, 1).data == b"1"
@@ -384,7 +465,10 @@ def test_acknowledgements(make_stream: Make, publisher: Publisher) -> None:
         (plain, 1, True),
         (plain, 2, False),
     ]
-    assert ack(make_stream({"allow_msg_counter": True, "allow_direct": True}), ("Nats-Incr", "5")).val == "5"
+    assert (
+        ack(make_stream({"allow_msg_counter": True, "allow_direct": True}), ("Nats-Incr", "5")).val
+        == "5"
+    )
     headers = [("Nats-Batch-Id", "b"), ("Nats-Batch-Sequence", "1"), ("Nats-Batch-Commit", "1")]
     batch = ack(make_stream({"allow_atomic": True}), *headers)
     assert (batch.batch, batch.count) == ("b", 1)
@@ -401,9 +485,14 @@ def test_a_message_is_published(admin: JetStreamAdmin, make_stream: Make) -> Non
     assert (again.seq, again.duplicate) == (1, True)
     assert admin.publish(f"{name.lower()}.b", b"\x00\n").seq == 2
     stored = [admin.messages.get(name, seq) for seq in (1, 2)]
-    assert [(each.subject[-2:], each.data) for each in stored] == [(".a", "é".encode()), (".b", b"\x00\n")]
+    assert [(each.subject[-2:], each.data) for each in stored] == [
+        (".a", "é".encode()),
+        (".b", b"\x00\n"),
+    ]
     assert [each.headers for each in stored] == [{"Tag": ["one"], "Nats-Msg-Id": ["1"]}, {}]
-    with pytest.raises(ApiError, match=f"cannot publish to {name.lower()}.a: message size exceeds maximum") as caught:
+    with pytest.raises(
+        ApiError, match=f"cannot publish to {name.lower()}.a: message size exceeds maximum"
+    ) as caught:
         admin.publish(f"{name.lower()}.a", "x" * 101)
     assert caught.value.err_code == 10054
     assert admin.streams.load(name).state.messages == 2
@@ -416,26 +505,46 @@ def test_messages_that_cannot_be_published(admin: JetStreamAdmin, make_stream: M
         (lambda: admin.publish(f"{name.lower()}.*", "x"), "there is a wildcard"),
         (lambda: admin.publish("$JS.API.INFO", "x"), "belongs to the server"),
         (lambda: admin.publish(f"{name.lower()}.a", wrong), "data must be text or bytes, not int"),
-        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a b": "c"}), 'header "a b" is not possible'),
-        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "b\r\nNats-Rollup: all"}), 'header "a" is not possible'),
-        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": wrong}), 'header "a" is not possible'),
-        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "caf\udce9"}), 'header "a" is not possible'),
+        (
+            lambda: admin.publish(f"{name.lower()}.a", "x", {"a b": "c"}),
+            'header "a b" is not possible',
+        ),
+        (
+            lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "b\r\nNats-Rollup: all"}),
+            'header "a" is not possible',
+        ),
+        (
+            lambda: admin.publish(f"{name.lower()}.a", "x", {"a": wrong}),
+            'header "a" is not possible',
+        ),
+        (
+            lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "caf\udce9"}),
+            'header "a" is not possible',
+        ),
         (lambda: admin.request("a", "x", {"a": ["b", "caf\udce9"]}), 'header "a" is not possible'),
     ]
     for work, said in cases:
         with pytest.raises(OptionError, match=said):
             work()
-    with pytest.raises(JetStreamError, match=r"with its headers it has 3,000,000 bytes, and the server takes no more"):
+    with pytest.raises(
+        JetStreamError,
+        match=r"with its headers it has 3,000,000 bytes, and the server takes no more",
+    ):
         admin.publish(f"{name.lower()}.a", "x" * 3_000_000)
     assert admin.streams.load(name).state.messages == 0
 
 
 def test_a_subject_that_no_stream_captures(
-    admin: JetStreamAdmin, nats_server: NatsServer, make_stream: Make, monkeypatch: pytest.MonkeyPatch
+    admin: JetStreamAdmin,
+    nats_server: NatsServer,
+    make_stream: Make,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The server must answer here when it is asked whether a stream captures the subject.
     monkeypatch.setattr(messages, "_LOOK", 5.0)
-    with pytest.raises(StreamNotFound, match=r"^cannot publish to nobody.here: no stream captures this subject$"):
+    with pytest.raises(
+        StreamNotFound, match=r"^cannot publish to nobody.here: no stream captures this subject$"
+    ):
         admin.publish("nobody.here", "x")
     with JetStreamAdmin(servers=nats_server.url, requestTimeout="1s") as hasty:
         # Another subscriber gets the message, and confirms nothing.
@@ -448,11 +557,16 @@ def test_a_subject_that_no_stream_captures(
             hasty.publish(f"{silent}.a", "x")
 
 
-def test_a_message_that_another_domain_has_stored(nats_server: NatsServer, make_stream: Make) -> None:
+def test_a_message_that_another_domain_has_stored(
+    nats_server: NatsServer, make_stream: Make
+) -> None:
     name = make_stream({})
     with (
         JetStreamAdmin(servers=nats_server.url, domain="far") as admin,
-        pytest.raises(JetStreamError, match=f"stream {name} has stored it .sequence 1., not a stream of domain far"),
+        pytest.raises(
+            JetStreamError,
+            match=f"stream {name} has stored it .sequence 1., not a stream of domain far",
+        ),
     ):
         admin.publish(f"{name.lower()}.a", "x")
 

@@ -14,14 +14,32 @@ from nats.js.errors import ObjectNotFoundError
 
 from spark_jetstream.admin import JetStreamAdmin, ObjectBucketConfig, ObjectInfo, StreamConfig
 from spark_jetstream.buckets.objects import ObjectMeta, meta_subject
-from spark_jetstream.errors import JetStreamError, MessageNotFound, OptionError, ProtocolError, StreamNotFound
+from spark_jetstream.errors import (
+    JetStreamError,
+    MessageNotFound,
+    OptionError,
+    ProtocolError,
+    StreamNotFound,
+)
 from tests.admin.conftest import CHUNK, Made
 from tests.support.leaf import Linked
 from tests.support.objects import content, link_to
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK
 
-NAMES = ["a", "a/b/c.txt", "mit Leerzeichen", "鍵/🔑", ".hidden", "*", ">", "..", " ", "\n", "x" * 2048]
+NAMES = [
+    "a",
+    "a/b/c.txt",
+    "mit Leerzeichen",
+    "鍵/🔑",
+    ".hidden",
+    "*",
+    ">",
+    "..",
+    " ",
+    "\n",
+    "x" * 2048,
+]
 
 
 def names(found: Iterator[ObjectInfo]) -> list[str]:
@@ -54,7 +72,9 @@ def test_a_large_object_to_and_from_a_file(store: Made, tmp_path: Path) -> None:
     came: list[tuple[int, int]] = []
     put = store.objects.put_file(tmp_path / "large.bin", progress=lambda *how: sent.append(how))
     assert (put.name, put.size, put.chunks) == ("large.bin", len(data), 39)
-    got = store.objects.get_file("large.bin", tmp_path / "copy", progress=lambda *how: came.append(how))
+    got = store.objects.get_file(
+        "large.bin", tmp_path / "copy", progress=lambda *how: came.append(how)
+    )
     assert (tmp_path / "copy").read_bytes() == data
     assert got == put == store.objects.info("large.bin")
     for progress in (sent, came):
@@ -99,7 +119,9 @@ def test_what_content_can_be_made_of(store: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", ["text", ["text"], [1], 7, None, io.StringIO("text")], ids=lambda data: type(data).__name__
+    "data",
+    ["text", ["text"], [1], 7, None, io.StringIO("text")],
+    ids=lambda data: type(data).__name__,
 )
 def test_what_content_cannot_be_made_of(store: Made, data: Any) -> None:
     store.objects.put("a", b"old")
@@ -115,9 +137,18 @@ def test_names(store: Made) -> None:
     assert names(store.objects.list()) == NAMES
     assert [store.objects.get(name) for name in NAMES] == [name.encode() for name in NAMES]
     assert store.nats_get(*NAMES) == [name.encode() for name in NAMES]
-    works: list[Callable[[Any], object]] = [store.objects.get, store.objects.info, store.objects.delete]
+    works: list[Callable[[Any], object]] = [
+        store.objects.get,
+        store.objects.info,
+        store.objects.delete,
+    ]
     works.append(lambda name: store.objects.put(name, b"x"))
-    for wrong, said in (("", "not empty"), ("é" * 1025, "2050 bytes"), ("\ud800", "UTF-8"), (None, "must be text")):
+    for wrong, said in (
+        ("", "not empty"),
+        ("é" * 1025, "2050 bytes"),
+        ("\ud800", "UTF-8"),
+        (None, "must be text"),
+    ):
         for work in works:
             with pytest.raises(OptionError, match=said):
                 work(wrong)
@@ -126,31 +157,54 @@ def test_names(store: Made) -> None:
 def test_what_stands_beside_the_content(store: Made) -> None:
     headers = {"Content-Type": ["text/plain"], "ü: \r\n": ["1", "2"]}
     put = store.objects.put(
-        "a", b"x", description="words", headers={**headers, "One": "1"}, metadata={"k": "v"}, chunk_size=100
+        "a",
+        b"x",
+        description="words",
+        headers={**headers, "One": "1"},
+        metadata={"k": "v"},
+        chunk_size=100,
     )
     assert put == store.objects.info("a")
     assert put.headers == {"Content-Type": ("text/plain",), "ü: \r\n": ("1", "2"), "One": ("1",)}
-    assert (put.description, put.metadata, put.max_chunk_size, put.link) == ("words", {"k": "v"}, 100, None)
+    assert (put.description, put.metadata, put.max_chunk_size, put.link) == (
+        "words",
+        {"k": "v"},
+        100,
+        None,
+    )
     assert put.modified.nanoseconds > 0
     assert json.loads(json.dumps(put.data()))["headers"] == {**headers, "One": ["1"]}
     seen = store.nats_info("a")
-    assert (seen.description, seen.headers, seen.digest) == ("words", {**headers, "One": ["1"]}, put.digest)
+    assert (seen.description, seen.headers, seen.digest) == (
+        "words",
+        {**headers, "One": ["1"]},
+        put.digest,
+    )
     assert (seen.nuid, seen.size, seen.chunks, seen.options.max_chunk_size) == (put.nuid, 1, 1, 100)
 
     changed = store.objects.update_meta("a", description="", headers={}, metadata={"k": "w"})
     assert (changed.description, changed.headers, changed.metadata) == ("", {}, {"k": "w"})
     assert (changed.nuid, changed.digest) == (put.nuid, put.digest)
-    assert store.objects.update_meta("a", description="", metadata={"k": "w"}) == changed  # nothing to do
+    assert (
+        store.objects.update_meta("a", description="", metadata={"k": "w"}) == changed
+    )  # nothing to do
     assert (store.nats_info("a").headers, store.nats_get("a")) == (None, [b"x"])
     no_headers: tuple[Any, ...] = ({"a": [1]}, {"a": 1}, ["a"], "a")
-    for wrong in (*({"headers": given} for given in no_headers), *({"metadata": given} for given in no_headers)):
+    for wrong in (
+        *({"headers": given} for given in no_headers),
+        *({"metadata": given} for given in no_headers),
+    ):
         with pytest.raises(OptionError, match="must be a mapping"):
             store.objects.update_meta("a", **wrong)
         with pytest.raises(OptionError, match="must be a mapping"):
             store.objects.put("a", b"y", **wrong)
     half = "caf\udce9"
     texts: list[dict[str, Any]] = [{"description": half}, {"description": 5}, {"description": [""]}]
-    texts += [{"headers": {half: ["1"]}}, {"headers": {"a": ["1", half]}}, {"metadata": {half: "1"}}]
+    texts += [
+        {"headers": {half: ["1"]}},
+        {"headers": {"a": ["1", half]}},
+        {"metadata": {half: "1"}},
+    ]
     texts += [{"metadata": {"a": half}}]
     for wrong in texts:
         with pytest.raises(OptionError, match=f"{next(iter(wrong))} must be .*text"):
@@ -180,12 +234,14 @@ def test_deletions(store: Made) -> None:
     store.delete("b")
     assert names(store.objects.list()) == ["c"]
     left = {info.name: info for info in store.objects.list(deleted=True)}
-    assert [(each.deleted, each.size, each.chunks, each.digest) for each in (left["a"], left["b"])] == 2 * [
-        (True, 0, 0, "")
-    ]
+    assert [
+        (each.deleted, each.size, each.chunks, each.digest) for each in (left["a"], left["b"])
+    ] == 2 * [(True, 0, 0, "")]
     for name in ("a", "b", "never"):
         for work in (store.objects.info, store.objects.get, store.objects.delete):
-            with pytest.raises(MessageNotFound, match=rf"there is no object '{name}' in bucket {store.name}"):
+            with pytest.raises(
+                MessageNotFound, match=rf"there is no object '{name}' in bucket {store.name}"
+            ):
                 work(name)
         with pytest.raises(MessageNotFound):
             list(store.objects.read(name))
@@ -247,7 +303,9 @@ def test_links(make_store: Callable[[], Made]) -> None:
 
     store.objects.link_bucket("all", other.name)
     assert store.objects.info("all").link == (other.name, "")
-    with pytest.raises(JetStreamError, match=rf"is a link to the whole bucket {other.name}, and has no content"):
+    with pytest.raises(
+        JetStreamError, match=rf"is a link to the whole bucket {other.name}, and has no content"
+    ):
         store.objects.get("all")
     store.objects.link("all", other.name, "target")  # a link may be replaced
     with pytest.raises(OptionError, match="is a link, and links to links are not followed"):
@@ -265,14 +323,22 @@ def test_links(make_store: Callable[[], Made]) -> None:
     assert other.objects.get("target") == b"new"
     store.objects.update_meta("best", "better")
     assert store.objects.get("better") == b"new"
-    for name in ("one", "two"):  # their writer gave neither an id, so the same id does not make them the same
+    for name in (
+        "one",
+        "two",
+    ):  # their writer gave neither an id, so the same id does not make them the same
         store.store(name, options=link_to(other.name, name), digest="", nuid="")
     with pytest.raises(OptionError, match="has an object 'two' already"):
         store.objects.update_meta("one", "two")
     store.objects.put("better", b"no link any more")
-    assert (store.objects.get("better"), store.objects.info("better").link) == (b"no link any more", None)
+    assert (store.objects.get("better"), store.objects.info("better").link) == (
+        b"no link any more",
+        None,
+    )
     other.objects.delete("target")
-    with pytest.raises(MessageNotFound, match=rf"no object 'target' in bucket {other.name}: object 'all' of bucket"):
+    with pytest.raises(
+        MessageNotFound, match=rf"no object 'target' in bucket {other.name}: object 'all' of bucket"
+    ):
         store.objects.get("all")
     store.check()
 
@@ -322,7 +388,10 @@ def test_a_mirror_is_read(store: Made) -> None:
 
 def test_a_bucket_in_another_domain() -> None:
     """Subjects know no domain: a bucket of the same name that is nearer must not pass for the one that is meant."""
-    with Linked() as linked, JetStreamAdmin(servers=linked.hub.url, domain="leaf", **QUICK) as admin:
+    with (
+        Linked() as linked,
+        JetStreamAdmin(servers=linked.hub.url, domain="leaf", **QUICK) as admin,
+    ):
         data = content("a", 1, 3 * CHUNK)
         admin.objects.create("FAR", storage="memory")
         there = admin.objects.bucket("FAR")
@@ -381,7 +450,10 @@ def test_the_life_of_a_bucket(admin: JetStreamAdmin, store: Made) -> None:
     )  # fmt: skip
 
     assert buckets.load_or_create(name, ttl="60s").created == made.created
-    with pytest.raises(JetStreamError, match=rf"bucket {name} exists with another configuration .*max_age: 1m -> 2m"):
+    with pytest.raises(
+        JetStreamError,
+        match=rf"bucket {name} exists with another configuration .*max_age: 1m -> 2m",
+    ):
         buckets.load_or_create(name, ttl="2m")
     assert buckets.delete(name) is True
     assert buckets.delete(name, missing_ok=True) is False
@@ -399,7 +471,11 @@ def test_a_bucket_of_another_client_is_loaded(admin: JetStreamAdmin, store: Made
 
 
 def test_wrong_buckets(admin: JetStreamAdmin) -> None:
-    works: list[Callable[[str], object]] = [admin.objects.create, admin.objects.bucket, admin.objects.delete]
+    works: list[Callable[[str], object]] = [
+        admin.objects.create,
+        admin.objects.bucket,
+        admin.objects.delete,
+    ]
     for name, work in itertools.product(("", "a.b", "a*", "x" * 252, "a b"), works):
         with pytest.raises(OptionError, match="the name of a bucket must be 1 to 251 letters"):
             work(name)
@@ -443,6 +519,8 @@ def test_a_sealed_bucket(store: Made) -> None:
         lambda: store.objects.update_meta("a", "b"),
         lambda: store.objects.link_bucket("l", store.name),
     ):
-        with pytest.raises(JetStreamError, match=rf"cannot .* bucket {store.name}, which is sealed"):
+        with pytest.raises(
+            JetStreamError, match=rf"cannot .* bucket {store.name}, which is sealed"
+        ):
             work()
     assert store.objects.get("a") == b"x"

@@ -16,7 +16,14 @@ from spark_jetstream.admin import JetStreamAdmin, ObjectBucket, object_reader
 from spark_jetstream.admin.watch import settings
 from spark_jetstream.buckets.object_store import ObjectUploads, note_body, note_subject
 from spark_jetstream.buckets.objects import chunk_subject
-from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, OptionError, OutageError
+from spark_jetstream.errors import (
+    ApiError,
+    DataLossError,
+    JetStreamError,
+    MessageNotFound,
+    OptionError,
+    OutageError,
+)
 from tests.admin.conftest import CHUNK, Made
 from tests.support.objects import content
 from tests.support.proxy import Acks, WireProxy, answer, is_ack
@@ -31,7 +38,9 @@ SMALL = 1000  # bytes of a chunk, where there are to be many
 @pytest.fixture(autouse=True)
 def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server says every half of this that a chunk that has gone does not come: 5 seconds, for slow connections."""
-    monkeypatch.setattr(object_reader, "settings", lambda api, batch: replace(settings(api, batch), expires=0.4))
+    monkeypatch.setattr(
+        object_reader, "settings", lambda api, batch: replace(settings(api, batch), expires=0.4)
+    )
 
 
 @pytest.fixture
@@ -53,13 +62,18 @@ def one_bit_changed(store: Made, publisher: Publisher, subject: str) -> None:
     meta = store.admin.messages.last(store.stream, f"$O.{store.name}.M.>")
     first, *others = [message.data for message in store.admin.messages.read(store.stream, subject)]
     store.api(f"STREAM.PURGE.{store.stream}", {"filter": subject})
-    publisher.publish(Message(subject, chunk) for chunk in (bytes([first[0] ^ 1]) + first[1:], *others))
+    publisher.publish(
+        Message(subject, chunk) for chunk in (bytes([first[0] ^ 1]) + first[1:], *others)
+    )
     publisher.publish([Message(meta.subject, meta.data, [("Nats-Rollup", "sub")])])
 
 
 @pytest.mark.parametrize("damage", [one_removed, one_bit_changed])
 def test_damage_is_an_error_and_no_file(
-    store: Made, publisher: Publisher, tmp_path: Path, damage: Callable[[Made, Publisher, str], None]
+    store: Made,
+    publisher: Publisher,
+    tmp_path: Path,
+    damage: Callable[[Made, Publisher, str], None],
 ) -> None:
     """Never fewer bytes, or others, without a word. `tests/buckets` has all that content can lack."""
     info = store.objects.put("a", content("a", 1, 5 * SMALL), chunk_size=SMALL)
@@ -135,7 +149,9 @@ def test_replaced_or_deleted_between_chunks(store: Made) -> None:
     reading = store.objects.read("a")
     came = [next(reading)]
     store.objects.put("a", new, chunk_size=SMALL)
-    with pytest.raises(JetStreamError, match=rf"object 'a' of bucket {store.name} was replaced while it was read"):
+    with pytest.raises(
+        JetStreamError, match=rf"object 'a' of bucket {store.name} was replaced while it was read"
+    ):
         came.extend(reading)
     assert old.startswith(b"".join(came))
     assert b"".join(store.objects.read("a")) == new
@@ -155,7 +171,9 @@ def broken(error: BaseException) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(
-    "error", [OSError("disk"), KeyboardInterrupt(), OptionError("own"), ZeroDivisionError()], ids=repr
+    "error",
+    [OSError("disk"), KeyboardInterrupt(), OptionError("own"), ZeroDivisionError()],
+    ids=repr,
 )
 def test_content_that_cannot_be_had(store: Made, error: BaseException) -> None:
     """What the source raises comes out, the old object stays, and nothing else does."""
@@ -210,7 +228,9 @@ def test_a_cut_while_it_is_put(store: Made, proxy: WireProxy, behind: ObjectBuck
     store.check()
 
 
-@pytest.mark.parametrize("hidden", [{1, 2}, {1, 3}], ids=["nothing is there", "refused when it is sent again"])
+@pytest.mark.parametrize(
+    "hidden", [{1, 2}, {1, 3}], ids=["nothing is there", "refused when it is sent again"]
+)
 def test_a_meta_message_that_is_stored_and_not_shown_yet(
     store: Made, proxy: WireProxy, behind: ObjectBucket, hidden: set[int]
 ) -> None:
@@ -228,7 +248,9 @@ def test_a_meta_message_that_is_stored_and_not_shown_yet(
         answers += not shown
         if shown or answers not in hidden:
             return frame
-        return answer(frame, b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}')
+        return answer(
+            frame, b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}'
+        )
 
     proxy.drop(lose)
     with pytest.raises(JetStreamError, match="cannot be read a second time"):
@@ -241,7 +263,9 @@ def test_a_meta_message_that_is_stored_and_not_shown_yet(
     store.check()
 
 
-def test_a_cut_when_an_object_is_stored(store: Made, proxy: WireProxy, behind: ObjectBucket) -> None:
+def test_a_cut_when_an_object_is_stored(
+    store: Made, proxy: WireProxy, behind: ObjectBucket
+) -> None:
     """The put has not failed then: it asks again for the time of the object."""
     stored, lost = threading.Event(), threading.Event()
 
@@ -301,12 +325,19 @@ def test_a_change_in_the_middle_of_a_put(store: Made, change: str) -> None:
     store.check()
 
 
-def test_a_killed_put_does_not_take_content_away_that_was_renamed(store: Made, publisher: Publisher) -> None:
+def test_a_killed_put_does_not_take_content_away_that_was_renamed(
+    store: Made, publisher: Publisher
+) -> None:
     """It has noted that what it was to replace may go. The next put under that name must not believe it."""
     old = content("a", 1, 3 * CHUNK)
     info = store.objects.put("a", old)
     note = note_subject(store.name, "a")
-    publisher.publish([Message(note, note_body([info.nuid, "killed"])), Message(chunk_subject(store.name, "killed"))])
+    publisher.publish(
+        [
+            Message(note, note_body([info.nuid, "killed"])),
+            Message(chunk_subject(store.name, "killed")),
+        ]
+    )
     store.objects.update_meta("a", "b")
     store.objects.put("a", b"new")
     assert (store.objects.get("a"), store.objects.get("b")) == (b"new", old)
@@ -314,7 +345,9 @@ def test_a_killed_put_does_not_take_content_away_that_was_renamed(store: Made, p
 
 
 @pytest.mark.full
-def test_renamed_before_a_put_notes_what_it_replaces(store: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renamed_before_a_put_notes_what_it_replaces(
+    store: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the put notes then is wrong already: when it finds that, it must not remove what has another name now."""
     old = content("a", 1, 3 * CHUNK)
     store.objects.put("a", old)
@@ -331,7 +364,9 @@ def test_renamed_before_a_put_notes_what_it_replaces(store: Made, monkeypatch: p
     store.check()
 
 
-def test_a_name_that_was_taken_and_given_up_before_a_put_ends(store: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_was_taken_and_given_up_before_a_put_ends(
+    store: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before and after there is no meta message, so the put's own is stored; but its chunks were removed in between."""
     new = content("a", 1, 3 * CHUNK)
     store_meta = ObjectUploads._store_meta
@@ -361,7 +396,9 @@ def test_replaced_at_the_moment_of_a_rename(store: Made, monkeypatch: pytest.Mon
         return uploads(what)
 
     monkeypatch.setattr(there, "_uploads", with_somebody_else)
-    with pytest.raises(JetStreamError, match=rf"object 'a' of bucket {store.name} keeps its name: another writer"):
+    with pytest.raises(
+        JetStreamError, match=rf"object 'a' of bucket {store.name} keeps its name: another writer"
+    ):
         there.update_meta("a", "b")
     assert [(info.name, info.size) for info in store.objects.list(deleted=True)] == [("a", 3)]
     store.check()

@@ -47,17 +47,31 @@ DURATION, UNSET_NUMBER = [0, None, SECOND], [0, None]
 
 #: What other clients may send for a field of a stream; a server takes each of these by itself.
 STREAM_VALUES: dict[str, list[Any]] = {
-    **dict.fromkeys(("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"), LIMITS),
+    **dict.fromkeys(
+        ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"), LIMITS
+    ),
     "description": ["", None, "é\n"],
     "subjects": [[], None, ["other.client.*", "other.b"], ["$KV.other.>"]],
     "retention": ["limits", "interest", "workqueue"],
     **dict.fromkeys(("max_age", "duplicate_window", "subject_delete_marker_ttl"), DURATION),
     "discard": ["old", "new"],
     "num_replicas": [0, None, 1],
-    "placement": [{}, None, {"cluster": "", "tags": [], "preferred": ""}, {"tags": None}, {"tags": ["ssd"]}],
+    "placement": [
+        {},
+        None,
+        {"cluster": "", "tags": [], "preferred": ""},
+        {"tags": None},
+        {"tags": ["ssd"]},
+    ],
     "mirror": [
         None,
-        {"name": "NEAR", "opt_start_seq": 0, "opt_start_time": None, "filter_subject": "", "subject_transforms": None},
+        {
+            "name": "NEAR",
+            "opt_start_seq": 0,
+            "opt_start_time": None,
+            "filter_subject": "",
+            "subject_transforms": None,
+        },
         {"name": "NEAR", "external": None, "consumer": None, "subject_transforms": []},
         {"name": "NEAR", "external": {"api": "", "deliver": ""}},
         {"name": "NEAR", "subject_transforms": [{"src": "", "dest": ""}]},
@@ -66,13 +80,20 @@ STREAM_VALUES: dict[str, list[Any]] = {
     "sources": [
         None,
         [],
-        [{"name": "NEAR", "opt_start_seq": 0, "opt_start_time": None}, {"name": "FAR", "external": {"api": ""}}],
+        [
+            {"name": "NEAR", "opt_start_seq": 0, "opt_start_time": None},
+            {"name": "FAR", "external": {"api": ""}},
+        ],
         *([{"name": "NEAR", "opt_start_time": time}] for time in TIMES),
     ],
     "compression": ["none", "s2"],
     "first_seq": [0, None, 5],
     "subject_transform": [None, {"src": "", "dest": ""}, {"src": ">", "dest": ""}],
-    "republish": [None, {"src": "", "dest": ""}, {"src": "", "dest": "again.>", "headers_only": None}],
+    "republish": [
+        None,
+        {"src": "", "dest": ""},
+        {"src": "", "dest": "again.>", "headers_only": None},
+    ],
     **dict.fromkeys(("discard_new_per_subject", "mirror_direct", "sealed"), UNSET_FLAG),
     "consumer_limits": [
         None,
@@ -82,7 +103,9 @@ STREAM_VALUES: dict[str, list[Any]] = {
         {"inactive_threshold": -1, "max_ack_pending": -1},
         {"inactive_threshold": -5, "max_ack_pending": -5},
     ],
-    **dict.fromkeys(("no_ack", "allow_direct", "deny_delete", "deny_purge", "allow_rollup_hdrs"), FLAG),
+    **dict.fromkeys(
+        ("no_ack", "allow_direct", "deny_delete", "deny_purge", "allow_rollup_hdrs"), FLAG
+    ),
     **dict.fromkeys(("allow_msg_ttl", "allow_atomic", "allow_batched"), FLAG),
     **dict.fromkeys(("allow_msg_counter", "allow_msg_schedules"), FLAG),
     "persist_mode": ["", "default", "async"],
@@ -95,7 +118,9 @@ CONSUMER_VALUES: dict[str, list[Any]] = {
     "name": [None, ""],
     "description": ["", None],
     "deliver_policy": ["all", "last", "new"],
-    **dict.fromkeys(("opt_start_seq", "rate_limit_bps", "idle_heartbeat", "priority_timeout"), UNSET_NUMBER),
+    **dict.fromkeys(
+        ("opt_start_seq", "rate_limit_bps", "idle_heartbeat", "priority_timeout"), UNSET_NUMBER
+    ),
     "opt_start_time": [None],
     "ack_policy": ["none", "all", "explicit"],
     **dict.fromkeys(("ack_wait", "max_expires"), DURATION),
@@ -120,9 +145,21 @@ CONSUMER_VALUES: dict[str, list[Any]] = {
 
 #: What a server takes only together.
 TOGETHER: dict[str, dict[str, Any]] = {
-    **{f"from {time}": {"deliver_policy": "by_start_time", "opt_start_time": time} for time in TIMES},
-    "pull limits of a push consumer": {"deliver_subject": "d", "max_batch": 5, "max_bytes": 5, "max_expires": 5},
-    "backoff with its ack_wait": {"ack_policy": "explicit", "backoff": [SECOND], "ack_wait": SECOND},
+    **{
+        f"from {time}": {"deliver_policy": "by_start_time", "opt_start_time": time}
+        for time in TIMES
+    },
+    "pull limits of a push consumer": {
+        "deliver_subject": "d",
+        "max_batch": 5,
+        "max_bytes": 5,
+        "max_expires": 5,
+    },
+    "backoff with its ack_wait": {
+        "ack_policy": "explicit",
+        "backoff": [SECOND],
+        "ack_wait": SECOND,
+    },
     "pinned": {"priority_policy": "pinned_client", "priority_groups": ["g"], "priority_timeout": 0},
     "filtered of two kinds": {"filter_subject": "", "filter_subjects": ["c.a"]},
 }
@@ -135,7 +172,9 @@ def same(one: Model, other: Model) -> None:
     assert differences(one, other) == differences(other, one) == []
 
 
-TOO_FAR = "opt_start_time must be a time that the clock of a server has, from 1677-09-22 to 2262-04-11"
+TOO_FAR = (
+    "opt_start_time must be a time that the clock of a server has, from 1677-09-22 to 2262-04-11"
+)
 
 
 def begins_too_far(sent: Mapping[str, Any]) -> bool:
@@ -186,9 +225,17 @@ def accepted(admin: JetStreamAdmin, api: Api, sent: dict[str, Any], stream: str 
             assert manager.load_or_create(*owner, given).created == created
             assert manager.update(*owner, name, given) == []
         described = admin.describe(stream or name)
-        assert yaml_documents(yaml_text(described), "") == [json.loads(json.dumps(described))] == [described]
+        assert (
+            yaml_documents(yaml_text(described), "")
+            == [json.loads(json.dumps(described))]
+            == [described]
+        )
         plain = json.loads(json.dumps(admin.describe(stream or name, readable=False)))
-        for wanted in (described, {**described, "consumers": [config]} if stream else config, plain):
+        for wanted in (
+            described,
+            {**described, "consumers": [config]} if stream else config,
+            plain,
+        ):
             assert not admin.plan(wanted).changes
         for body in (actual.body(), update_body(actual, actual)):
             if (sent.get("mirror") or {}).get("subject_transforms") == []:
@@ -216,10 +263,14 @@ def accepted(admin: JetStreamAdmin, api: Api, sent: dict[str, Any], stream: str 
     return True
 
 
-def changed_and_copied(admin: JetStreamAdmin, stream: str, name: str, actual: ConsumerConfig) -> None:
+def changed_and_copied(
+    admin: JetStreamAdmin, stream: str, name: str, actual: ConsumerConfig
+) -> None:
     """One field of a consumer is changed there and back, and a copy has all that the consumer has."""
     consumers = admin.consumers
-    assert [change.field for change in consumers.update(stream, name, description="new")] == ["description"]
+    assert [change.field for change in consumers.update(stream, name, description="new")] == [
+        "description"
+    ]
     consumers.update(stream, name, description=actual.description or None)
     same(actual, consumers.load(stream, name).config)
     if begins_too_far(actual.body()):
@@ -229,7 +280,10 @@ def changed_and_copied(admin: JetStreamAdmin, stream: str, name: str, actual: Co
     copy = consumers.copy(stream, name, f"{name}copy", any_filter=True).config
     consumers.delete(stream, f"{name}copy")
     # A pause that is over is not copied.
-    same(copy.changed(name=name, durable_name=name, pause_until=None), actual.changed(pause_until=None))
+    same(
+        copy.changed(name=name, durable_name=name, pause_until=None),
+        actual.changed(pause_until=None),
+    )
     assert copy.pause_until in (None, actual.pause_until)
 
 
@@ -239,11 +293,21 @@ def stream(admin: JetStreamAdmin, name: str) -> str:
     return admin.streams.create(name, subjects="c.>").config.name
 
 
-def each_of(kinds: Mapping[str, dict[str, Any]], values: Mapping[str, list[Any]]) -> pytest.MarkDecorator:
+def each_of(
+    kinds: Mapping[str, dict[str, Any]], values: Mapping[str, list[Any]]
+) -> pytest.MarkDecorator:
     """Every kind, and, in the full run, every value of a field by itself."""
-    alone = {f"{name}-{json.dumps(value)}": {name: value} for name, each in values.items() for value in each}
-    by_itself = [pytest.param(sent, id=name, marks=pytest.mark.full) for name, sent in alone.items()]
-    return pytest.mark.parametrize("sent", [*(pytest.param(kinds[kind], id=kind) for kind in kinds), *by_itself])
+    alone = {
+        f"{name}-{json.dumps(value)}": {name: value}
+        for name, each in values.items()
+        for value in each
+    }
+    by_itself = [
+        pytest.param(sent, id=name, marks=pytest.mark.full) for name, sent in alone.items()
+    ]
+    return pytest.mark.parametrize(
+        "sent", [*(pytest.param(kinds[kind], id=kind) for kind in kinds), *by_itself]
+    )
 
 
 @each_of(STREAMS, STREAM_VALUES)
@@ -252,7 +316,9 @@ def test_a_stream_is_accepted_back(sent: dict[str, Any], admin: JetStreamAdmin, 
 
 
 @each_of({**CONSUMERS, **TOGETHER}, CONSUMER_VALUES)
-def test_a_consumer_is_accepted_back(sent: dict[str, Any], admin: JetStreamAdmin, api: Api, stream: str) -> None:
+def test_a_consumer_is_accepted_back(
+    sent: dict[str, Any], admin: JetStreamAdmin, api: Api, stream: str
+) -> None:
     assert accepted(admin, api, sent, stream)
 
 
@@ -264,8 +330,12 @@ def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("null", [False, True], ids=["nothing", "null"])
-def test_fields_that_were_not_set_are_accepted_back(null: bool, admin: JetStreamAdmin, api: Api, stream: str) -> None:
-    assert accepted(admin, api, {**nothing_of(STREAM_VALUES, null), "subjects": [f"nothing.{null}"]})
+def test_fields_that_were_not_set_are_accepted_back(
+    null: bool, admin: JetStreamAdmin, api: Api, stream: str
+) -> None:
+    assert accepted(
+        admin, api, {**nothing_of(STREAM_VALUES, null), "subjects": [f"nothing.{null}"]}
+    )
     assert accepted(admin, api, nothing_of(CONSUMER_VALUES, null), stream)
 
 
@@ -282,8 +352,12 @@ def test_every_field_was_tried() -> None:
     assert ConsumerConfig.model_fields.keys() - CONSUMER_VALUES.keys() == {"durable_name"}
     streams = (StreamConfig.parse({"name": "S", **config}, "") for config in STREAMS.values())
     assert untried(streams) == {"StreamConfig.sealed", "Placement.preferred"}
-    consumers = (ConsumerConfig.parse({"durable_name": "c", **config}, "") for config in CONSUMERS.values())
-    assert untried(consumers) == {f"ConsumerConfig.{name}" for name in ("name", "direct", "sourcing")}
+    consumers = (
+        ConsumerConfig.parse({"durable_name": "c", **config}, "") for config in CONSUMERS.values()
+    )
+    assert untried(consumers) == {
+        f"ConsumerConfig.{name}" for name in ("name", "direct", "sourcing")
+    }
 
 
 @pytest.mark.parametrize("body", [{"misspelt": None}, {"mirror": {"misspelt": None}}])
@@ -294,7 +368,9 @@ def test_the_server_refuses_fields_that_it_does_not_know(body: dict[str, Any], a
 
 
 @pytest.mark.parametrize("level", [5, 6])
-def test_fields_that_only_a_newer_server_knows_are_left_to_it(level: int, nats_server: NatsServer) -> None:
+def test_fields_that_only_a_newer_server_knows_are_left_to_it(
+    level: int, nats_server: NatsServer
+) -> None:
     """A server of the same age has no such fields: they are misspelt there."""
     config = {"name": "S", "shards": {"count": 3}, "mirror": {"name": "O", "weight": 5}}
     consumer = {"durable_name": "c", "name": "c", "shard": 3}

@@ -30,16 +30,25 @@ ROWS = re.findall(r"^\| `([A-Z._]+(?:[.<>a-z]*))` \| ([^|]*) \| ([^|]*) \|", TEX
 
 def subjects() -> set[str]:
     """The subjects that the package uses."""
-    values = {value for name, value in vars(jsapi).items() if name.isupper() and isinstance(value, str)}
+    values = {
+        value for name, value in vars(jsapi).items() if name.isupper() and isinstance(value, str)
+    }
     return {re.sub(r"\{(\w+)\}", r"<\1>", each) for each in values - {jsapi.DEFAULT_PREFIX}}
 
 
 def methods() -> set[str]:
     """The public methods of `JetStreamAdmin` and of what it holds, as the page writes them."""
     package = "spark_jetstream.admin"
-    parts = inspect.getmembers(JetStreamAdmin(), lambda part: type(part).__module__.startswith(package))
+    parts = inspect.getmembers(
+        JetStreamAdmin(), lambda part: type(part).__module__.startswith(package)
+    )
     held = {name: part for name, part in parts if not name.startswith("_")}
-    own = {f"{name}.{each}" for name, part in held.items() for each in dir(part) if not each.startswith("_")}
+    own = {
+        f"{name}.{each}"
+        for name, part in held.items()
+        for each in dir(part)
+        if not each.startswith("_")
+    }
     return own | {"lag", "origin_lag", "plan", "apply", "describe", "publish"}
 
 
@@ -59,23 +68,33 @@ def test_the_table_has_every_subject() -> None:
 
 
 def test_the_tables_have_every_method_and_no_other() -> None:
-    tables = [cell for page in (TEXT, BUCKETS) for cell in re.findall(r"^\| `[^|]*` \| ([^|]*) \|", page, re.MULTILINE)]
+    tables = [
+        cell
+        for page in (TEXT, BUCKETS)
+        for cell in re.findall(r"^\| `[^|]*` \| ([^|]*) \|", page, re.MULTILINE)
+    ]
     named = {
         method
         for cell in tables
-        for method in re.findall(r"`([a-z_]+\.[a-z_]+|lag|origin_lag|plan|apply|describe|publish)`", cell)
+        for method in re.findall(
+            r"`([a-z_]+\.[a-z_]+|lag|origin_lag|plan|apply|describe|publish)`", cell
+        )
     }
     assert named == methods() - {"kv.bucket", "objects.bucket"}
 
 
 def test_the_tables_have_every_command() -> None:
     named = re.findall(r"`([a-z][a-z -]*[a-z])", TEXT + BUCKETS)
-    missing = {each for each in commands() if not any(re.match(rf"{each}($| )", name) for name in named)}
+    missing = {
+        each for each in commands() if not any(re.match(rf"{each}($| )", name) for name in named)
+    }
     assert missing == {"demo", "server run"}
 
 
 def test_the_page_says_which_subjects_are_new() -> None:
-    servers = dict(re.findall(r"^\| `([A-Z._<>a-z]+)` (?:\| [^|]*){4}\| ([\d.]*) *\|$", TEXT, re.MULTILINE))
+    servers = dict(
+        re.findall(r"^\| `([A-Z._<>a-z]+)` (?:\| [^|]*){4}\| ([\d.]*) *\|$", TEXT, re.MULTILINE)
+    )
     for subject, level in jsapi.NEEDED.items():
         assert servers[re.sub(r"\{(\w+)\}", r"<\1>", subject)] == LEVELS[level]
 
@@ -90,7 +109,9 @@ def run_page(page: str, server: NatsServer, folder: Path) -> dict[str, Any]:
     """Run the examples of a page in their order; the names that its Python leaves behind."""
     replaced = {URL: server.url, FOLDER: str(folder), "timeout=3600": "timeout=0.5"}
     names: dict[str, Any] = {}
-    found = re.findall(r"^```(python|sh)\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        r"^```(python|sh)\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert found
     for language, block in found:
         text = block.replace("\\\n", "")
@@ -119,15 +140,25 @@ def type_in(line: str, url: str) -> None:
 @pytest.fixture
 def shop(no_connection_left: None) -> Any:
     """A server with the orders that the pages talk about. Its limit is larger than theirs on a nearly full disk too."""
-    with NatsServer(config="jetstream { max_file_store: 100G }") as server, Publisher(server.url) as publisher:
-        publisher.api("STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"], "allow_direct": True})
+    with (
+        NatsServer(config="jetstream { max_file_store: 100G }") as server,
+        Publisher(server.url) as publisher,
+    ):
+        publisher.api(
+            "STREAM.CREATE.ORDERS",
+            {"name": "ORDERS", "subjects": ["orders.>"], "allow_direct": True},
+        )
         places = ("eu.de", "us.ny", "eu.it")
-        publisher.publish(Message(f"orders.{places[number % 3]}", b"%d" % number) for number in range(60))
+        publisher.publish(
+            Message(f"orders.{places[number % 3]}", b"%d" % number) for number in range(60)
+        )
         yield server
 
 
 @pytest.mark.usefixtures("no_connection_left")
-def test_the_examples_run(shop: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_run(
+    shop: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = run_page("admin.md", shop, tmp_path)
     admin: JetStreamAdmin = names["admin"]
     made = "BILLING BILLING_TEST BILLS INVOICES JOBS ORDERS ORDERS_OLD ORDERS_OLDER PARCELS PARCELS_COPY PAYMENTS TASKS"

@@ -48,7 +48,9 @@ def option(name: str) -> Callable[[JetStreamAdmin, str], object]:
 def secret_of_context(admin: JetStreamAdmin, path: str) -> object:
     """A context whose password is in a file."""
     context = Path("context.json")
-    context.write_text(json.dumps({"url": "nats://127.0.0.1", "user": "u", "password": f"file://{path}"}))
+    context.write_text(
+        json.dumps({"url": "nats://127.0.0.1", "user": "u", "password": f"file://{path}"})
+    )
     return JetStreamAdmin(context=str(context))
 
 
@@ -56,7 +58,9 @@ Use = Callable[[JetStreamAdmin, str], object]
 READING: dict[str, Use] = {
     **{name: option(name) for name in FILES},
     "the password of a context": secret_of_context,
-    "ensureStream": lambda admin, path: described(Ensure(admin.options, path, "error", ("PATHS",)), find_file),
+    "ensureStream": lambda admin, path: described(
+        Ensure(admin.options, path, "error", ("PATHS",)), find_file
+    ),
     "template": lambda admin, path: template(path),
     "plan": lambda admin, path: admin.plan(Path(path)),
     "restore": lambda admin, path: admin.streams.restore(path, "PATHSB"),
@@ -66,9 +70,16 @@ ALL: dict[str, Use] = {
     "put_file": lambda admin, path: admin.objects.bucket("PATHS").put_file(path),
     "backup": lambda admin, path: admin.streams.backup("PATHS", path),
     "get_file": lambda admin, path: admin.objects.bucket("PATHS").get_file("object", path),
-    "get_file over it": lambda admin, path: admin.objects.bucket("PATHS").get_file("object", path, overwrite=True),
+    "get_file over it": lambda admin, path: admin.objects.bucket("PATHS").get_file(
+        "object", path, overwrite=True
+    ),
 }
-IMPOSSIBLE = {"NUL": "a\0b", "half of a surrogate pair": "a\ud800b", "name": "x" * 300, "path": "x/" * 3000 + "x"}
+IMPOSSIBLE = {
+    "NUL": "a\0b",
+    "half of a surrogate pair": "a\ud800b",
+    "name": "x" * 300,
+    "path": "x/" * 3000 + "x",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +91,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("path", IMPOSSIBLE)
 @pytest.mark.parametrize("what", ALL)
-def test_a_path_that_no_file_can_have(what: str, path: str, filled: JetStreamAdmin, folder: Path) -> None:
+def test_a_path_that_no_file_can_have(
+    what: str, path: str, filled: JetStreamAdmin, folder: Path
+) -> None:
     for given in (IMPOSSIBLE[path], str(folder / IMPOSSIBLE[path])):
         with pytest.raises(JetStreamError) as caught:
             ALL[what](filled, given)
@@ -90,9 +103,13 @@ def test_a_path_that_no_file_can_have(what: str, path: str, filled: JetStreamAdm
     assert [file.name for file in folder.iterdir() if file.name != "context.json"] == []
 
 
-@pytest.mark.parametrize("kind", ["directory", "not UTF-8", "missing", "below a file", "link to itself"])
+@pytest.mark.parametrize(
+    "kind", ["directory", "not UTF-8", "missing", "below a file", "link to itself"]
+)
 @pytest.mark.parametrize("what", READING)
-def test_a_file_that_cannot_be_read(what: str, kind: str, filled: JetStreamAdmin, folder: Path) -> None:
+def test_a_file_that_cannot_be_read(
+    what: str, kind: str, filled: JetStreamAdmin, folder: Path
+) -> None:
     (folder / "directory").mkdir()
     (folder / "not UTF-8").write_bytes(b"\xff\xfe{}")
     (folder / "link to itself").symlink_to("link to itself")
@@ -104,7 +121,9 @@ def test_a_file_that_cannot_be_read(what: str, kind: str, filled: JetStreamAdmin
 @pytest.mark.parametrize("path", ["", ".", "/", "..", "directory/.."])
 def test_a_backup_needs_a_name(path: str, filled: JetStreamAdmin, folder: Path) -> None:
     (folder / "directory").mkdir()
-    with pytest.raises(OptionError, match=r"^target must be the path of a new backup|exists already"):
+    with pytest.raises(
+        OptionError, match=r"^target must be the path of a new backup|exists already"
+    ):
         filled.streams.backup("PATHS", path)
 
 
@@ -113,7 +132,9 @@ def test_only_files_are_replaced(filled: JetStreamAdmin, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to("pipe")
     for name in ("pipe", "link", "."):
-        with pytest.raises(OptionError, match="exists already, and is not a file: choose another path"):
+        with pytest.raises(
+            OptionError, match="exists already, and is not a file: choose another path"
+        ):
             filled.objects.bucket("PATHS").get_file("object", folder / name, overwrite=True)
     assert (folder / "pipe").is_fifo()
     assert (folder / "link").is_symlink()

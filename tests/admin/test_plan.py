@@ -33,7 +33,9 @@ def test_what_does_not_fit_to_the_rest_is_refused(admin: JetStreamAdmin, make_st
         "    duplicate_window (2m) is longer than max_age (10s)",
     ]
     assert plan.to_json()["steps"][0]["reasons"] == list(step.reasons)
-    with pytest.raises(JetStreamError, match=r"nothing was changed: .* cannot be updated: max_age.*longer than"):
+    with pytest.raises(
+        JetStreamError, match=r"nothing was changed: .* cannot be updated: max_age.*longer than"
+    ):
         admin.apply(plan)
 
 
@@ -46,7 +48,11 @@ def test_filters_that_match_nothing(
 
     def described(name: str, subjects: str, *filters: str) -> dict[str, Any]:
         consumers = [{"durable_name": "c", "filter_subject": filter_} for filter_ in filters]
-        return {"name": name, "subjects": [subjects], "consumers": [old, *consumers] if name == there else consumers}
+        return {
+            "name": name,
+            "subjects": [subjects],
+            "consumers": [old, *consumers] if name == there else consumers,
+        }
 
     # What the stream holds and will store counts, and what a consumer has already stays.
     moved = described(there, "moved.>", "moved.*.eu")
@@ -69,7 +75,9 @@ def test_filters_that_match_nothing(
     assert not admin.plan({"name": f"{new}Y", "mirror": there, "consumers": [old]}).refused
 
 
-def test_a_plan_reads_as_text_and_as_json(admin: JetStreamAdmin, api: Api, make_stream: Make, new_stream: New) -> None:
+def test_a_plan_reads_as_text_and_as_json(
+    admin: JetStreamAdmin, api: Api, make_stream: Make, new_stream: New
+) -> None:
     new, there, sure, stuck = new_stream(), make_stream({}), make_stream({}), make_stream({})
     plan = admin.plan(
         {
@@ -112,7 +120,9 @@ def test_a_plan_reads_as_text_and_as_json(admin: JetStreamAdmin, api: Api, make_
     }
     assert said["steps"][4]["differences"][0]["refused"] == "it can never change"
     # One step that is refused, and nothing at all is done.
-    with pytest.raises(JetStreamError, match=f"nothing was changed: stream {stuck} cannot be updated: storage"):
+    with pytest.raises(
+        JetStreamError, match=f"nothing was changed: stream {stuck} cannot be updated: storage"
+    ):
         admin.apply(plan)
     assert new not in api("STREAM.NAMES")["streams"]
     assert stream_config(api, there).max_bytes == -1
@@ -121,7 +131,9 @@ def test_a_plan_reads_as_text_and_as_json(admin: JetStreamAdmin, api: Api, make_
 # -- another client --
 
 
-def test_another_client_creates_it_first(admin: JetStreamAdmin, api: Api, make_stream: Make, new_stream: New) -> None:
+def test_another_client_creates_it_first(
+    admin: JetStreamAdmin, api: Api, make_stream: Make, new_stream: New
+) -> None:
     name = new_stream()
     described = {"name": name, "subjects": ["plan.>"], "consumers": [{"durable_name": "c"}]}
     plan = admin.plan(described)
@@ -131,8 +143,13 @@ def test_another_client_creates_it_first(admin: JetStreamAdmin, api: Api, make_s
     assert not admin.plan(described).changes
     # Another consumer of that name.
     plan = admin.plan({**described, "consumers": [{"durable_name": "d", "ack_policy": "all"}]})
-    api(f"CONSUMER.CREATE.{name}.d", {"stream_name": name, "config": {"durable_name": "d", "ack_policy": "none"}})
-    with pytest.raises(PlanOutdated, match=r"consumer d of stream .* has changed .*ack_policy: none -> all"):
+    api(
+        f"CONSUMER.CREATE.{name}.d",
+        {"stream_name": name, "config": {"durable_name": "d", "ack_policy": "none"}},
+    )
+    with pytest.raises(
+        PlanOutdated, match=r"consumer d of stream .* has changed .*ack_policy: none -> all"
+    ):
         admin.apply(plan)
     assert consumer_config(api, f"{name}.d").ack_policy == "none"
 
@@ -160,7 +177,9 @@ def test_another_client_deletes_it(admin: JetStreamAdmin, api: Api, new_stream: 
         if "UPDATE" in subject:
             api(f"STREAM.DELETE.{name}")
 
-    with pytest.raises(PlanOutdated, match=f"^stream {name} was deleted before it could be updated$"):
+    with pytest.raises(
+        PlanOutdated, match=f"^stream {name} was deleted before it could be updated$"
+    ):
         carry_out(meddled(admin.options, delete), plan)
     with pytest.raises(PlanOutdated, match="it was deleted"):
         admin.apply(plan)
@@ -172,9 +191,13 @@ def test_what_the_server_does_not_do_is_an_error(admin: JetStreamAdmin, new_stre
     plan = admin.plan({"name": name, "subjects": ["plan.>"], "max_msgs": 5})
 
     def forget(subject: str, body: bytes) -> bytes:
-        return json.dumps({key: value for key, value in json.loads(body).items() if key != "max_msgs"}).encode()
+        return json.dumps(
+            {key: value for key, value in json.loads(body).items() if key != "max_msgs"}
+        ).encode()
 
-    with pytest.raises(JetStreamError, match=f"stream {name} was created, but the server .*: max_msgs: -1 -> 5"):
+    with pytest.raises(
+        JetStreamError, match=f"stream {name} was created, but the server .*: max_msgs: -1 -> 5"
+    ):
         carry_out(meddled(admin.options, forget), plan)
 
 
@@ -210,18 +233,29 @@ def test_yaml_and_json_describe_the_same(tmp_path: Path) -> None:
     assert [str(each.ack_wait) for each in found[0].consumers] == ["30s", "30s"]
     assert found[0].consumers[1].opt_start_time == "2026-03-01T12:00:00.123456789Z"
     described = [
-        {**each.stream.body(), "consumers": [consumer.body() for consumer in each.consumers]} for each in found
+        {**each.stream.body(), "consumers": [consumer.body() for consumer in each.consumers]}
+        for each in found
     ]
     (tmp_path / "list.json").write_text(json.dumps(described))
-    (tmp_path / "named.json").write_text("\ufeff" + json.dumps({each.pop("name"): each for each in described}))
-    infos = [{"config": each, "created": "", "consumers": each.pop("consumers")} for each in described]
-    (tmp_path / "infos.json").write_text(json.dumps(dict(zip(("ORDERS", "COPY"), infos, strict=True))))
+    (tmp_path / "named.json").write_text(
+        "\ufeff" + json.dumps({each.pop("name"): each for each in described})
+    )
+    infos = [
+        {"config": each, "created": "", "consumers": each.pop("consumers")} for each in described
+    ]
+    (tmp_path / "infos.json").write_text(
+        json.dumps(dict(zip(("ORDERS", "COPY"), infos, strict=True)))
+    )
     (tmp_path / "more.json").write_text('{"name": "MORE"}')
     more = read_wanted(str(tmp_path / "list.json"), str(tmp_path / "more.json"))
     assert more == (*found, Wanted(StreamConfig(name="MORE")))
-    with pytest.raises(OptionError, match=r"list\.json: stream ORDERS is described in .*streams\.yaml already$"):
+    with pytest.raises(
+        OptionError, match=r"list\.json: stream ORDERS is described in .*streams\.yaml already$"
+    ):
         read_wanted(str(tmp_path / "streams.yaml"), str(tmp_path / "list.json"))
-    with pytest.raises(OptionError, match=r"^description 2: stream COPY is described in .*list\.json already$"):
+    with pytest.raises(
+        OptionError, match=r"^description 2: stream COPY is described in .*list\.json already$"
+    ):
         read_wanted(str(tmp_path / "list.json"), {"name": "COPY"})
     for name in ("list.json", "named.json", "infos.json"):
         assert read_wanted(str(tmp_path / name)) == found
@@ -243,10 +277,19 @@ WRONG_DOCUMENTS: list[tuple[Any, str]] = [
     ({"S": {"nmae": "S"}}, 'there is no field "nmae"'),
     ({**S, "consumers": {"a": {}}}, "stream S: consumers must be a list, not an object"),
     ({**S, "consumers": ["a"]}, "stream S, consumer 1: a consumer is described by an object"),
-    ({**S, "consumers": [{"durable_name": "a", "ack": "none"}]}, 'stream S, consumer 1: there is no field "ack"'),
+    (
+        {**S, "consumers": [{"durable_name": "a", "ack": "none"}]},
+        'stream S, consumer 1: there is no field "ack"',
+    ),
     ({**S, "consumers": [{"name": "a"}]}, "stream S, consumer 1: it needs a durable_name"),
-    ({**S, "consumers": [{"inactive_threshold": "1h"}]}, "stream S, consumer 1: it needs a durable_name"),
-    ({**S, "consumers": [{"durable_name": "a"}, {"name": "a", "durable_name": "a"}]}, "consumer 2: consumer a is"),
+    (
+        {**S, "consumers": [{"inactive_threshold": "1h"}]},
+        "stream S, consumer 1: it needs a durable_name",
+    ),
+    (
+        {**S, "consumers": [{"durable_name": "a"}, {"name": "a", "durable_name": "a"}]},
+        "consumer 2: consumer a is",
+    ),
 ]
 WRONG_FILES: list[tuple[str, str | bytes | None, str]] = [
     *(("s.json", json.dumps(document), words) for document, words in WRONG_DOCUMENTS),
@@ -256,11 +299,23 @@ WRONG_FILES: list[tuple[str, str | bytes | None, str]] = [
     ("s.json", '{"name": "S",}', "not valid JSON: "),
     ("s.json", "name: S", "not valid JSON: expecting value in line 1, column 1"),
     ("s.json", "[" * 100_000, "not valid JSON: it is nested too deeply"),
-    ("s.json", '{"name": ' + "1" * 5000 + "}", "not valid JSON: it holds a number that is too long"),
+    (
+        "s.json",
+        '{"name": ' + "1" * 5000 + "}",
+        "not valid JSON: it holds a number that is too long",
+    ),
     ("s.yaml", "name: S\nmax_msgs: 1\nname: T\n", '"name" appears twice, again in line 3'),
-    ("s.yml", "name: S\nplacement: {tags: [a], tags: [b]}\n", '"tags" appears twice, again in line 2'),
+    (
+        "s.yml",
+        "name: S\nplacement: {tags: [a], tags: [b]}\n",
+        '"tags" appears twice, again in line 2',
+    ),
     ("s.yaml", "name: [S\n", "not valid YAML: "),
-    ("s.yaml", "name: !!python/object:os.system S\n", "not valid YAML: could not determine a constructor for the tag"),
+    (
+        "s.yaml",
+        "name: !!python/object:os.system S\n",
+        "not valid YAML: could not determine a constructor for the tag",
+    ),
     ("s.yaml", "name: *nobody\n", "not valid YAML: found undefined alias"),
     ("s.yaml", "[" * 700, "not valid YAML: "),
     ("latin.yaml", b"description: \xe4\n", "the file is not text (UTF-8)"),
@@ -269,7 +324,9 @@ WRONG_FILES: list[tuple[str, str | bytes | None, str]] = [
 
 
 @pytest.mark.parametrize(("name", "text", "words"), WRONG_FILES, ids=lambda value: str(value)[:60])
-def test_what_a_description_cannot_be(name: str, text: str | bytes | None, words: str, tmp_path: Path) -> None:
+def test_what_a_description_cannot_be(
+    name: str, text: str | bytes | None, words: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     if text is not None:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -290,13 +347,20 @@ def names(new_stream: New) -> tuple[str, str]:
 
 def test_a_plan_that_is_half_done_says_so(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:
     plan = admin.plan(*({"name": name, "subjects": ["half.planned"]} for name in names))
-    with pytest.raises(ApiError, match=f"{names[1]}: .*; this was done before, and stays: create stream {names[0]}$"):
+    with pytest.raises(
+        ApiError,
+        match=f"{names[1]}: .*; this was done before, and stays: create stream {names[0]}$",
+    ):
         admin.apply(plan)
     assert names[0] in admin.streams.names()
 
 
-def test_what_is_described_is_what_differs_from_the_defaults(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:
-    admin.streams.create(name=names[0], subjects=["planned.>"], max_age="1h30m", max_bytes="1g", metadata={"a": "b"})
+def test_what_is_described_is_what_differs_from_the_defaults(
+    admin: JetStreamAdmin, names: tuple[str, ...]
+) -> None:
+    admin.streams.create(
+        name=names[0], subjects=["planned.>"], max_age="1h30m", max_bytes="1g", metadata={"a": "b"}
+    )
     admin.consumers.create(names[0], durable_name="c", ack_policy="explicit", backoff=["1s", "1m"])
     assert admin.describe(names[0]) == {
         "name": names[0],

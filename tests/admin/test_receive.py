@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, deliveries, parse_ack
+from spark_jetstream.admin import (
+    DEFAULT_CONSUMER,
+    DeliveredMessage,
+    JetStreamAdmin,
+    deliveries,
+    parse_ack,
+)
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.subscription import Subscribed
 from spark_jetstream.errors import ConsumerNotFound, DataLossError, JetStreamError, OptionError
@@ -35,7 +41,9 @@ def sequences(messages: Iterator[DeliveredMessage], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("flags", ["", "feature_flags { js_ack_fc_v2: true }"], ids=["v1", "v2"])
-def test_flow_control_is_answered(flags: str, nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_flow_control_is_answered(
+    flags: str, nats_server_factory: Callable[..., NatsServer]
+) -> None:
     """The server stops in front of 2 MiB that nobody has said to have, and 4 MiB come."""
     server = nats_server_factory(config=flags)
     with Publisher(server.url) as publisher, JetStreamAdmin(servers=server.url) as admin:
@@ -57,12 +65,19 @@ def test_receiving_outlives_a_restart(nats_server_factory: Callable[..., NatsSer
     server = nats_server_factory()
     with JetStreamAdmin(servers=server.url) as admin:
         admin.streams.create("S", subjects="s")
-        admin.consumers.create("S", "c", DEFAULT_CONSUMER, deliver_subject="d", max_ack_pending=2, ack_wait="500ms")
+        admin.consumers.create(
+            "S", "c", DEFAULT_CONSUMER, deliver_subject="d", max_ack_pending=2, ack_wait="500ms"
+        )
         for number in range(4):
             admin.publish("s", str(number))
         messages = admin.consumers.receive("S", "c")
         first = next(messages)
-        assert (first.message.data, first.message.stream, first.consumer, first.deliveries) == (b"0", "S", "c", 1)
+        assert (first.message.data, first.message.stream, first.consumer, first.deliveries) == (
+            b"0",
+            "S",
+            "c",
+            1,
+        )
         admin.consumers.ack(first)
         server.stop()
         server.start()
@@ -108,7 +123,9 @@ def test_deliveries_that_are_missing(
         swallowed.setattr(
             Subscribed,
             "put",
-            lambda _, event: dropped.set() if isinstance(event, Frames) and (event.head == 0).any() else None,
+            lambda _, event: (
+                dropped.set() if isinstance(event, Frames) and (event.head == 0).any() else None
+            ),
         )
         admin.publish(f"{stream}.a", "")
         assert dropped.wait(60)
@@ -117,10 +134,15 @@ def test_deliveries_that_are_missing(
     if ack_policy == "explicit":
         expected = {2} if shows == "a heartbeat" else {2, 3}
         seen: set[int] = set()
-        while not expected <= seen:  # the first may come again: its acknowledgement may take longer than ack_wait
+        while (
+            not expected <= seen
+        ):  # the first may come again: its acknowledgement may take longer than ack_wait
             seen.add(next(messages).message.seq)
     else:
-        with pytest.raises(DataLossError, match=f"deliveries 2 to 2 of a consumer of stream {stream} were lost on the"):
+        with pytest.raises(
+            DataLossError,
+            match=f"deliveries 2 to 2 of a consumer of stream {stream} were lost on the",
+        ):
             next(messages)
 
 
@@ -128,7 +150,9 @@ def test_what_comes_while_the_server_is_asked_is_received(
     admin: JetStreamAdmin, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No heartbeat has come, so the receiver asks; a delivery that comes before the reply comes only once."""
-    admin.consumers.create(stream, "c", ack_policy="none", deliver_subject=f"d.{stream}", idle_heartbeat="100ms")
+    admin.consumers.create(
+        stream, "c", ack_policy="none", deliver_subject=f"d.{stream}", idle_heartbeat="100ms"
+    )
     put, check, came = Subscribed.put, Connection.check, threading.Event()
 
     def put_deliveries(inbox: Subscribed, event: Any) -> None:
@@ -148,7 +172,9 @@ def test_what_comes_while_the_server_is_asked_is_received(
     assert sequences(admin.consumers.receive(stream, "c", timeout=20), 1) == [1]
 
 
-def test_what_others_publish_there(nats_server: NatsServer, admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+def test_what_others_publish_there(
+    nats_server: NatsServer, admin: JetStreamAdmin, stream: str, fill: Fill
+) -> None:
     """It is no delivery, and no status of the server; and nobody is answered but the server."""
     subject = f"d.{stream}"
     admin.consumers.create(stream, "c", deliver_subject=subject)
@@ -158,8 +184,17 @@ def test_what_others_publish_there(nats_server: NatsServer, admin: JetStreamAdmi
     other = Raw(nats_server.url)
     other.hello("answered")
     request = Message(subject, block=b"NATS/1.0 100 FlowControl Request\r\n\r\n").frame("answered")
-    plain, headed = Message(subject, b"x").frame(), Message(subject, b"", [("A", "1")]).frame("reply.to")
-    other.send(plain + headed + Message(subject, block=b"NATS/1.0 503\r\n\r\n").frame() + request + b"PING\r\n")
+    plain, headed = (
+        Message(subject, b"x").frame(),
+        Message(subject, b"", [("A", "1")]).frame("reply.to"),
+    )
+    other.send(
+        plain
+        + headed
+        + Message(subject, block=b"NATS/1.0 503\r\n\r\n").frame()
+        + request
+        + b"PING\r\n"
+    )
     assert other.file.readline() == b"PONG\r\n"
     fill(stream, 1, 1)
     assert next(messages).message.seq == 2
@@ -168,7 +203,9 @@ def test_what_others_publish_there(nats_server: NatsServer, admin: JetStreamAdmi
     other.close()
 
 
-def test_clients_of_a_group_share_the_messages(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_clients_of_a_group_share_the_messages(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     server = nats_server_factory(http_monitor=True)
     with (
         JetStreamAdmin(servers=server.url) as admin,
@@ -176,16 +213,25 @@ def test_clients_of_a_group_share_the_messages(nats_server_factory: Callable[...
         ThreadPoolExecutor(2) as threads,
     ):
         admin.streams.create("S", subjects="s")
-        admin.consumers.create("S", "c", deliver_subject="d", deliver_group="g", idle_heartbeat="100ms")
+        admin.consumers.create(
+            "S", "c", deliver_subject="d", deliver_group="g", idle_heartbeat="100ms"
+        )
 
         def share() -> list[int]:
             messages = admin.consumers.receive("S", "c")
-            return [each.message.seq for each in takewhile(lambda each: each.message.data != b"stop", messages)]
+            return [
+                each.message.seq
+                for each in takewhile(lambda each: each.message.data != b"stop", messages)
+            ]
 
         def members() -> int:
             listed: list[dict[str, Any]] = server.monitor("/connz?subs=detail")["connections"]
-            subscriptions = [each for one in listed for each in one.get("subscriptions_list_detail", [])]
-            return sum((each["subject"], each.get("qgroup")) == ("d", "g") for each in subscriptions)
+            subscriptions = [
+                each for one in listed for each in one.get("subscriptions_list_detail", [])
+            ]
+            return sum(
+                (each["subject"], each.get("qgroup")) == ("d", "g") for each in subscriptions
+            )
 
         def stopped() -> bool:
             publisher.publish([Message("s", b"stop")])  # the server chooses a member
@@ -214,16 +260,22 @@ def test_a_consumer_that_delivers_elsewhere_is_followed(
     assert sequences(messages, 2) == [1, 2]
     admin.consumers.delete(stream, "c")
     admin.consumers.create(stream, "c", DEFAULT_CONSUMER)
-    with pytest.raises(JetStreamError, match=f"consumer c of stream {stream} has no deliver_subject: use next"):
+    with pytest.raises(
+        JetStreamError, match=f"consumer c of stream {stream} has no deliver_subject: use next"
+    ):
         next(messages)
 
 
 def test_what_cannot_be_received(admin: JetStreamAdmin, stream: str) -> None:
     admin.consumers.create(stream, "c", DEFAULT_CONSUMER)
-    with pytest.raises(JetStreamError, match=f"consumer c of stream {stream} has no deliver_subject: use next"):
+    with pytest.raises(
+        JetStreamError, match=f"consumer c of stream {stream} has no deliver_subject: use next"
+    ):
         admin.consumers.receive(stream, "c")
     with pytest.raises(ConsumerNotFound):
         admin.consumers.receive(stream, "other")
     for timeout in (0, -1, float("nan")):
-        with pytest.raises(OptionError, match="timeout must be a number of seconds above 0, or None"):
+        with pytest.raises(
+            OptionError, match="timeout must be a number of seconds above 0, or None"
+        ):
             admin.consumers.receive(stream, "c", timeout=timeout)

@@ -42,33 +42,55 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, name: str) -> None:
     two = admin.streams.create(f"{name}B", DEFAULT_WORK_QUEUE, subjects=[f"{name}.b"])
     three = admin.streams.create(f"{name}C", one, subjects=[f"{name}.c"])
     four = admin.streams.create(f"{name}D", two.config, subjects=[f"{name}.d"])
-    assert [each.config.name for each in (one, two, three, four)] == [f"{name}{letter}" for letter in "ABCD"]
+    assert [each.config.name for each in (one, two, three, four)] == [
+        f"{name}{letter}" for letter in "ABCD"
+    ]
     assert [each.config.discard for each in (one, two, three, four)] == ["old", "new", "old", "new"]
     parsed = StreamConfig.parse({"name": f"{name}F", "subjects": [f"{name}.f"]}, "")
     assert admin.streams.create(parsed, max_age="1h").config.max_age == 3600 * 10**9
     mapping = {"name": f"{name}G", "subjects": [f"{name}.g"], "max_age": "1h"}
     assert admin.streams.create(mapping).config.max_age == 3600 * 10**9
     assert admin.streams.load_or_create(f"{name}A", subjects=[f"{name}.a"]).created == one.created
-    assert admin.streams.load_or_create(f"{name}E", subjects=[f"{name}.e"]).config.name == f"{name}E"
+    assert (
+        admin.streams.load_or_create(f"{name}E", subjects=[f"{name}.e"]).config.name == f"{name}E"
+    )
     misspelt = r"^stream X: there is no field \"max_msg\" \(did you mean max_msgs\?\)$"
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-        ((name, "orders.>"), {}, f'stream {name}: a StreamConfig or a mapping is needed, not "orders.>"'),
+        (
+            (name, "orders.>"),
+            {},
+            f'stream {name}: a StreamConfig or a mapping is needed, not "orders.>"',
+        ),
         ((name, ["orders.>"]), {}, "a StreamConfig or a mapping is needed, not a list"),
         ((["orders.>"],), {}, "a name, a StreamConfig or a mapping is needed, not a list"),
-        ((DEFAULT_STREAM, {"name": name}), {}, "the first of two arguments must be a name, not a mapping"),
+        (
+            (DEFAULT_STREAM, {"name": name}),
+            {},
+            "the first of two arguments must be a name, not a mapping",
+        ),
         ((name,), {"name": f"{name}B"}, f'two names are given: "{name}", and name="{name}B"'),
-        (("orders.>",), {}, r"stream orders\.>: name must be the name of a stream, without blanks, dots"),
+        (
+            ("orders.>",),
+            {},
+            r"stream orders\.>: name must be the name of a stream, without blanks, dots",
+        ),
         ((), {}, r"^stream: name is required$"),
         (({"name": "X", "max_msg": 5},), {}, misspelt),
         ((), {"name": "X", "max_msg": 5}, misspelt),
-        ((ConsumerConfig(name="c"),), {}, "a StreamConfig or a mapping is needed, not a ConsumerConfig"),
+        (
+            (ConsumerConfig(name="c"),),
+            {},
+            "a StreamConfig or a mapping is needed, not a ConsumerConfig",
+        ),
     ]
     for request in (admin.streams.create, admin.streams.load_or_create):
         for arguments, fields, said in wrong:
             with pytest.raises(OptionError, match=said):
                 request(*arguments, **fields)
     for change in (admin.streams.update, admin.streams.plan):
-        with pytest.raises(OptionError, match=r'a StreamConfig or a mapping is needed, not "orders\.>"'):
+        with pytest.raises(
+            OptionError, match=r'a StreamConfig or a mapping is needed, not "orders\.>"'
+        ):
             change(f"{name}A", "orders.>")  # type: ignore[arg-type]
 
 
@@ -80,9 +102,17 @@ def test_new_streams_allow_direct_reads_and_others_stay(
     for described in ({"name": f"{name}B"}, {"name": f"{name}C", "allow_direct": False}):
         admin.apply(admin.plan(described))
     run_command("stream", "add", f"{name}D", url=nats_server.url)
-    made = [admin.streams.create(f"{name}A"), *(admin.streams.load(f"{name}{letter}") for letter in "BCD")]
+    made = [
+        admin.streams.create(f"{name}A"),
+        *(admin.streams.load(f"{name}{letter}") for letter in "BCD"),
+    ]
     assert [each.config.allow_direct for each in made] == [True, True, False, True]
-    assert [admin.describe(each.config.name).get("allow_direct") for each in made] == [None, None, False, None]
+    assert [admin.describe(each.config.name).get("allow_direct") for each in made] == [
+        None,
+        None,
+        False,
+        None,
+    ]
 
     publisher.api(f"STREAM.CREATE.{name}", asked)
     assert not admin.streams.create(asked).config.allow_direct
@@ -92,13 +122,16 @@ def test_new_streams_allow_direct_reads_and_others_stay(
         in run_command("stream", "add", name, "--subjects", f"{name}.a", url=nats_server.url).out
     )
     assert admin.plan(asked).changes == 0
-    assert [str(each) for each in admin.streams.update(name, StreamConfig.parse({**asked, "max_msgs": 5}, ""))] == [
-        "max_msgs: -1 -> 5"
-    ]
+    assert [
+        str(each)
+        for each in admin.streams.update(name, StreamConfig.parse({**asked, "max_msgs": 5}, ""))
+    ] == ["max_msgs: -1 -> 5"]
     assert not admin.streams.load(name).config.allow_direct
     with pytest.raises(StreamExists, match="allow_direct: false -> true"):
         admin.streams.create(asked, max_msgs=5, allow_direct=True)
-    assert [str(each) for each in admin.streams.update(name, allow_direct=None)] == ["allow_direct: false -> true"]
+    assert [str(each) for each in admin.streams.update(name, allow_direct=None)] == [
+        "allow_direct: false -> true"
+    ]
     with pytest.raises(StreamExists, match="allow_direct: true -> false"):
         admin.streams.create(asked, max_msgs=5, allow_direct=False)
 
@@ -106,7 +139,9 @@ def test_new_streams_allow_direct_reads_and_others_stay(
 def test_mirror_direct_of_an_origin_without_it(admin: JetStreamAdmin, name: str) -> None:
     """The server would make the mirror, and turn it off."""
     admin.streams.create(f"{name}A", subjects=f"{name}.a", allow_direct=False)
-    with pytest.raises(OptionError, match=f"mirror_direct needs allow_direct of its origin {name}A"):
+    with pytest.raises(
+        OptionError, match=f"mirror_direct needs allow_direct of its origin {name}A"
+    ):
         admin.streams.create(f"{name}M", mirror=f"{name}A", mirror_direct=True)
     assert f"{name}M" not in admin.streams.names()
 
@@ -117,9 +152,13 @@ def test_create_again_what_took_the_room(nats_server_factory: Callable[..., Nats
     with JetStreamAdmin(servers=server.url) as admin:
         first = admin.streams.create(name="A", max_bytes="60m")
         assert admin.streams.create(name="A", max_bytes="60m").created == first.created
-        with pytest.raises(InsufficientResources, match="cannot create stream B: insufficient storage"):
+        with pytest.raises(
+            InsufficientResources, match="cannot create stream B: insufficient storage"
+        ):
             admin.streams.create(name="B", max_bytes="60m")
-        with pytest.raises(StreamExists, match="cannot create stream A: stream name already in use"):
+        with pytest.raises(
+            StreamExists, match="cannot create stream A: stream name already in use"
+        ):
             admin.streams.create(name="A", max_bytes="59m")
 
 
@@ -134,30 +173,55 @@ def test_load_or_create(admin: JetStreamAdmin, name: str) -> None:
         f"stream {name} exists with another configuration (on the server -> asked for): max_msgs: 5 -> 6; "
         "storage: file -> memory; metadata.owner: me -> nothing"
     )
-    assert admin.streams.load_or_create(name=name, max_msgs=6, any_config=True).config == first.config
+    assert (
+        admin.streams.load_or_create(name=name, max_msgs=6, any_config=True).config == first.config
+    )
     assert admin.streams.load(name).config.max_msgs == 5
-    assert admin.streams.load_or_create(name=f"{name}B", max_msgs=6, any_config=True).config.max_msgs == 6
+    assert (
+        admin.streams.load_or_create(name=f"{name}B", max_msgs=6, any_config=True).config.max_msgs
+        == 6
+    )
 
 
-def test_a_pedantic_request_is_refused_where_the_server_would_adjust_a_value(admin: JetStreamAdmin, name: str) -> None:
+def test_a_pedantic_request_is_refused_where_the_server_would_adjust_a_value(
+    admin: JetStreamAdmin, name: str
+) -> None:
     window = "pedantic mode: duplicate window cannot be bigger than max age"
     with pytest.raises(ApiError, match=f"create stream {name}: {window}"):
         admin.streams.create(name=name, max_age="1s", pedantic=True)
     assert not admin.streams.delete(name, missing_ok=True)
-    fields: dict[str, Any] = {"max_age": "1s", "duplicate_window": "1s", "consumer_limits": {"max_ack_pending": 5}}
+    fields: dict[str, Any] = {
+        "max_age": "1s",
+        "duplicate_window": "1s",
+        "consumer_limits": {"max_ack_pending": 5},
+    }
     made = admin.streams.create(name=name, pedantic=True, **fields)
     assert admin.streams.create(name, made, pedantic=True).created == made.created
-    with pytest.raises(ApiError, match=f"update stream {name}: message scheduling .* roll-ups are disabled"):
+    with pytest.raises(
+        ApiError, match=f"update stream {name}: message scheduling .* roll-ups are disabled"
+    ):
         admin.streams.update(name, allow_msg_schedules=True, pedantic=True)
-    assert [change.field for change in admin.streams.update(name, max_msgs=5, pedantic=True)] == ["max_msgs"]
+    assert [change.field for change in admin.streams.update(name, max_msgs=5, pedantic=True)] == [
+        "max_msgs"
+    ]
     consumers, given = admin.consumers, {"ack_policy": "explicit"}
-    with pytest.raises(ApiError, match=r"create consumer c of .*: pedantic mode: max_ack_pending must be set"):
+    with pytest.raises(
+        ApiError, match=r"create consumer c of .*: pedantic mode: max_ack_pending must be set"
+    ):
         consumers.create(name, "c", given, pedantic=True)
-    assert consumers.create(name, "c", given, max_ack_pending=5, pedantic=True).config.max_ack_pending == 5
+    assert (
+        consumers.create(name, "c", given, max_ack_pending=5, pedantic=True).config.max_ack_pending
+        == 5
+    )
     waits = {"ack_wait": None, "backoff": ["2s", "3s"], "max_deliver": 3}
-    with pytest.raises(ApiError, match=r"update consumer c of .*: pedantic mode: first backoff value"):
+    with pytest.raises(
+        ApiError, match=r"update consumer c of .*: pedantic mode: first backoff value"
+    ):
         consumers.update(name, "c", waits, pedantic=True)
-    assert {change.field for change in consumers.update(name, "c", waits)} >= {"backoff", "max_deliver"}
+    assert {change.field for change in consumers.update(name, "c", waits)} >= {
+        "backoff",
+        "max_deliver",
+    }
 
 
 def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
@@ -168,14 +232,27 @@ def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
     file.write_text(f"subjects: [{name}.>]\nmax_age: 30d  # for audits\nmax_bytes: 1g\n")
     config = admin.streams.create(template(file), name=name).config
-    assert (str(config.max_age), str(config.max_bytes), config.subjects) == ("30d", "1GiB", (f"{name}.>",))
+    assert (str(config.max_age), str(config.max_bytes), config.subjects) == (
+        "30d",
+        "1GiB",
+        (f"{name}.>",),
+    )
     # A template leaves the window of duplicates to the server.
-    assert str(admin.streams.create(DEFAULT_STREAM, name=f"{name}D", max_age="30s").config.duplicate_window) == "30s"
+    assert (
+        str(
+            admin.streams.create(
+                DEFAULT_STREAM, name=f"{name}D", max_age="30s"
+            ).config.duplicate_window
+        )
+        == "30s"
+    )
     for text in ("[]", "a: 1\n---\nb: 2\n"):
         file.write_text(text)
         with pytest.raises(OptionError, match=f"^template {file}: this is not one object"):
             template(file)
-    with pytest.raises(OptionError, match=r"^template nothing\.json: the file cannot be read: No such file"):
+    with pytest.raises(
+        OptionError, match=r"^template nothing\.json: the file cannot be read: No such file"
+    ):
         template("nothing.json")
 
 
@@ -186,7 +263,11 @@ def test_load_and_subjects(admin: JetStreamAdmin, name: str, fill: Fill) -> None
     admin.streams.create(name=name, subjects=[f"{name}.>"])
     assert list(admin.streams.subjects(name)) == []
     fill(name, 7, subjects=3)
-    assert list(admin.streams.subjects(name)) == [(f"{name}.0", 3), (f"{name}.1", 2), (f"{name}.2", 2)]
+    assert list(admin.streams.subjects(name)) == [
+        (f"{name}.0", 3),
+        (f"{name}.1", 2),
+        (f"{name}.2", 2),
+    ]
     assert list(admin.streams.subjects(name, f"{name}.1")) == [(f"{name}.1", 2)]
     admin.messages.delete(name, 3)
     assert admin.streams.load(name).state.deleted == ()
@@ -199,7 +280,9 @@ def test_names_and_infos_by_subject(admin: JetStreamAdmin, name: str) -> None:
         admin.streams.create(name=f"{name}{letter}", subjects=[f"{name}.{letter}.*"])
     for subject, expected in [(f"{name}.>", "AB"), (f"{name}.A.1", "A"), (f"{name}.C.1", "")]:
         assert list(admin.streams.names(subject)) == [name + letter for letter in expected]
-        assert [each.config.name for each in admin.streams.infos(subject)] == [name + letter for letter in expected]
+        assert [each.config.name for each in admin.streams.infos(subject)] == [
+            name + letter for letter in expected
+        ]
     everything = list(admin.streams.names())
     assert {f"{name}A", f"{name}B"} < set(everything)
     assert everything == [each.config.name for each in admin.streams.infos()] == sorted(everything)
@@ -221,7 +304,12 @@ def test_lists_of_many_pages() -> None:
         assert list(admin.streams.infos()) == []
         expected = [f"S{number:04}" for number in range(1100)]
         for name in expected:
-            config = {"name": name, "storage": "memory", "subjects": [f"{name}.*"], "max_consumers": 2000}
+            config = {
+                "name": name,
+                "storage": "memory",
+                "subjects": [f"{name}.*"],
+                "max_consumers": 2000,
+            }
             publisher.api(f"STREAM.CREATE.{name}", config)
         assert list(admin.streams.names()) == expected
         assert [each.config.name for each in admin.streams.infos()] == expected
@@ -229,11 +317,16 @@ def test_lists_of_many_pages() -> None:
         with Tap(server.url) as tap:
             assert list(itertools.islice(admin.streams.names(), 1000)) == expected[:1000]
             # One request; it is sent again if the answer takes a while.
-            asked = {message.data for message in tap.heard() if message.subject == "$JS.API.STREAM.NAMES"}
+            asked = {
+                message.data for message in tap.heard() if message.subject == "$JS.API.STREAM.NAMES"
+            }
         assert len(asked) == 1
         consumers = [f"c{number:04}" for number in range(1030)]
         for name in consumers:
-            sent = {"stream_name": "S0000", "config": {"name": name, "mem_storage": True, "inactive_threshold": 10**12}}
+            sent = {
+                "stream_name": "S0000",
+                "config": {"name": name, "mem_storage": True, "inactive_threshold": 10**12},
+            }
             publisher.api(f"CONSUMER.CREATE.S0000.{name}", sent)
         assert list(admin.consumers.names("S0000")) == consumers
         assert [each.name for each in admin.consumers.infos("S0000")] == consumers
@@ -253,7 +346,11 @@ def test_origins_and_their_lag(admin: JetStreamAdmin, name: str, publisher: Publ
     admin.streams.create(name=f"{name}M", mirror={"name": ORIGIN})
     admin.streams.create(name=f"{name}S", sources=[{"name": "NEVER"}, {"name": ORIGIN}])
     assert admin.streams.origins(ORIGIN) == ()
-    poll(lambda: admin.streams.load(f"{name}M").state.messages >= 2 or None, 20, lambda: TimeoutError("no copy"))
+    poll(
+        lambda: admin.streams.load(f"{name}M").state.messages >= 2 or None,
+        20,
+        lambda: TimeoutError("no copy"),
+    )
     (mirror,) = admin.streams.origins(f"{name}M")
     assert (mirror.name, mirror.lag) == (ORIGIN, 0)
     sources = admin.streams.origins(f"{name}S")
@@ -302,12 +399,21 @@ def test_update_what_cannot_change(admin: JetStreamAdmin, name: str) -> None:
 
 @pytest.mark.usefixtures("api")
 def test_copy(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
-    given = {"subjects": [f"{name}.a.>"], "max_age": "1h", "metadata": {"owner": "me"}, "deny_delete": True}
+    given = {
+        "subjects": [f"{name}.a.>"],
+        "max_age": "1h",
+        "metadata": {"owner": "me"},
+        "deny_delete": True,
+    }
     original = admin.streams.create(given, name=f"{name}A").config
     fill(f"{name}.a", 3)
     info = admin.streams.copy(f"{name}A", f"{name}B", subjects=[f"{name}.b.>"], max_msgs=5)
     assert info.state.messages == 0
-    assert [each.field for each in differences(info.config, original)] == ["name", "subjects", "max_msgs"]
+    assert [each.field for each in differences(info.config, original)] == [
+        "name",
+        "subjects",
+        "max_msgs",
+    ]
     with pytest.raises(ApiError, match=f"create stream {name}C: subjects overlap"):
         admin.streams.copy(f"{name}A", f"{name}C")
     with pytest.raises(OptionError, match=f"stream {name}C: there is no field"):
@@ -316,7 +422,9 @@ def test_copy(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     origin = {"name": ORIGIN, "filter_subject": "origin.a"}
     for field, value in (("mirror", origin), ("sources", [origin])):
         copier = admin.streams.create(f"{name}{field}", {field: value}).config
-        assert getattr(admin.streams.copy(f"{name}{field}", f"{name}{field}2").config, field) == getattr(copier, field)
+        assert getattr(
+            admin.streams.copy(f"{name}{field}", f"{name}{field}2").config, field
+        ) == getattr(copier, field)
         assert getattr(copier, field)
 
 
@@ -355,7 +463,12 @@ def test_seal_and_copy_a_sealed_stream(admin: JetStreamAdmin, name: str, fill: F
     ],
 )
 def test_purge(
-    which: dict[str, Any], purged: int, left: list[int], admin: JetStreamAdmin, name: str, fill: Fill
+    which: dict[str, Any],
+    purged: int,
+    left: list[int],
+    admin: JetStreamAdmin,
+    name: str,
+    fill: Fill,
 ) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.*"], storage="memory")
     fill(name, 10, subjects=2)
@@ -390,20 +503,31 @@ def test_purge_what_cannot_be_and_delete(admin: JetStreamAdmin, name: str, fill:
 def test_the_nearest_stream_is_named(admin: JetStreamAdmin, name: str) -> None:
     admin.streams.create(name)
     for use in (admin.streams.load, admin.streams.purge, admin.streams.delete):
-        with pytest.raises(StreamNotFound, match=f"stream {name}x: stream not found .*; did you mean {name}$"):
+        with pytest.raises(
+            StreamNotFound, match=f"stream {name}x: stream not found .*; did you mean {name}$"
+        ):
             use(f"{name}x")
 
 
-def test_without_a_cluster_there_is_one_replica(admin: JetStreamAdmin, name: str, publisher: Publisher) -> None:
+def test_without_a_cluster_there_is_one_replica(
+    admin: JetStreamAdmin, name: str, publisher: Publisher
+) -> None:
     admin.streams.create(name=name)
     (only,) = admin.streams.replicas(name)
-    assert (only.server, only.leader, only.current, only.lag) == (publisher.info["server_name"], True, True, 0)
+    assert (only.server, only.leader, only.current, only.lag) == (
+        publisher.info["server_name"],
+        True,
+        True,
+        0,
+    )
     refused: list[Callable[[], object]] = [
         lambda: admin.streams.step_down(name),
         lambda: admin.streams.remove_peer(name, "other"),
     ]
     for request in refused:
-        with pytest.raises(ApiError, match=f"stream {name}.*: JetStream clustering support required"):
+        with pytest.raises(
+            ApiError, match=f"stream {name}.*: JetStream clustering support required"
+        ):
             request()
     with pytest.raises(OptionError, match="server must not be empty"):
         admin.streams.remove_peer(name, "")
@@ -419,5 +543,8 @@ def test_what_somebody_else_creates_meanwhile(admin: JetStreamAdmin, name: str, 
         raise StreamNotFound("not yet", code=404, err_code=10059, description="")
 
     admin.streams.load = quick  # type: ignore[assignment]
-    with pytest.raises(JetStreamError, match=f"stream {name} exists with another configuration .*: max_msgs: 5 -> 6"):
+    with pytest.raises(
+        JetStreamError,
+        match=f"stream {name} exists with another configuration .*: max_msgs: 5 -> 6",
+    ):
         admin.streams.load_or_create(name=name, max_msgs=6)

@@ -20,22 +20,32 @@ authorization { users: [
 """
 
 
-def test_what_cannot_be_sent_is_refused_before(admin: JetStreamAdmin, nats_server: NatsServer) -> None:
-    with JetStreamAdmin(servers=nats_server.url) as other, other.subscribe("ask.a", timeout=60) as messages:
+def test_what_cannot_be_sent_is_refused_before(
+    admin: JetStreamAdmin, nats_server: NatsServer
+) -> None:
+    with (
+        JetStreamAdmin(servers=nats_server.url) as other,
+        other.subscribe("ask.a", timeout=60) as messages,
+    ):
         large = b"x" * (1 << 20)
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(admin.request, "ask.a", large)
             message = next(messages)
             assert isinstance(message, CoreMessage)
             with pytest.raises(
-                JetStreamError, match=r"cannot reply to _INBOX.*: with its headers it has 1,048,594 bytes"
+                JetStreamError,
+                match=r"cannot reply to _INBOX.*: with its headers it has 1,048,594 bytes",
             ):
                 messages.reply(message, large, {"A": "1"})
             with pytest.raises(OptionError, match='header "A" is not possible'):
                 messages.reply(message, "x", {"A": ["1", "2\n3"]})
             messages.reply(message, "é", {"A": "1"})
             (answer,) = asked.result()
-        assert (message.data == large, answer.data.decode(), answer.headers) == (True, "é", {"A": ["1"]})
+        assert (message.data == large, answer.data.decode(), answer.headers) == (
+            True,
+            "é",
+            {"A": ["1"]},
+        )
         with pytest.raises(JetStreamError, match=r"cannot request ask\.a: with its headers it has"):
             admin.request("ask.a", large, {"A": "1"})
     with pytest.raises(OptionError, match="replies must be a whole number from 1 on"):
@@ -45,7 +55,9 @@ def test_what_cannot_be_sent_is_refused_before(admin: JetStreamAdmin, nats_serve
             admin.subscribe("ask.a", **wrong)
 
 
-def test_a_connection_that_is_cut_ends_a_request(admin: JetStreamAdmin, nats_server: NatsServer) -> None:
+def test_a_connection_that_is_cut_ends_a_request(
+    admin: JetStreamAdmin, nats_server: NatsServer
+) -> None:
     with (
         WireProxy(nats_server.url) as proxy,
         JetStreamAdmin(servers=proxy.url) as far,
@@ -55,11 +67,15 @@ def test_a_connection_that_is_cut_ends_a_request(admin: JetStreamAdmin, nats_ser
         asked = pool.submit(far.request, "ask.b")
         next(messages)
         proxy.cut()
-        with pytest.raises(ConnectionFailed, match=r"cannot request ask\.b: the connection to .* was cut"):
+        with pytest.raises(
+            ConnectionFailed, match=r"cannot request ask\.b: the connection to .* was cut"
+        ):
             asked.result()
 
 
-def test_a_refusal_concerns_what_was_asked_for(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_a_refusal_concerns_what_was_asked_for(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     """A subscription outlives the refusal of other requests, and of its own replies no second one is raised."""
     url = nats_server_factory(config=USERS).url
     with (
@@ -74,7 +90,9 @@ def test_a_refusal_concerns_what_was_asked_for(nats_server_factory: Callable[...
         message = next(messages)
         assert isinstance(message, CoreMessage)
         assert message.data == b"one"
-        with pytest.raises(PermissionDenied, match=f"the account may not publish to {message.reply}") as denied:
+        with pytest.raises(
+            PermissionDenied, match=f"the account may not publish to {message.reply}"
+        ) as denied:
             messages.reply(message, b"two")
         assert denied.value.subject == message.reply
         bob_may = CoreMessage("ask", b"", message.reply)

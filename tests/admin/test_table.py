@@ -70,10 +70,16 @@ METHODS: dict[str, Call] = {
     "lag": lambda admin, _: list(admin.lag()),
     "messages.delete": lambda admin, _: admin.messages.delete("S", 1),
     "messages.erase": lambda admin, _: admin.messages.erase("S", 1),
-    "messages.get": lambda admin, _: [admin.messages.get("S", 1, direct=direct) for direct in (False, True)],
-    "messages.last": lambda admin, _: [admin.messages.last("S", "s.a", direct=direct) for direct in (False, True)],
+    "messages.get": lambda admin, _: [
+        admin.messages.get("S", 1, direct=direct) for direct in (False, True)
+    ],
+    "messages.last": lambda admin, _: [
+        admin.messages.last("S", "s.a", direct=direct) for direct in (False, True)
+    ],
     "messages.last_of_each": lambda admin, _: list(admin.messages.last_of_each("S")),
-    "messages.next": lambda admin, _: [admin.messages.next("S", "s.>", direct=direct) for direct in (False, True)],
+    "messages.next": lambda admin, _: [
+        admin.messages.next("S", "s.>", direct=direct) for direct in (False, True)
+    ],
     "messages.read": lambda admin, _: [list(admin.messages.read(name)) for name in ("S", "PLAIN")],
     "messages.since": lambda admin, _: [
         admin.messages.since("S", "2020-01-01T00:00:00Z", direct=direct) for direct in (False, True)
@@ -96,10 +102,15 @@ METHODS: dict[str, Call] = {
     "streams.plan": lambda admin, _: admin.streams.plan("S", max_msgs=5),
     "streams.purge": lambda admin, _: admin.streams.purge("S"),
     "streams.remove_peer": lambda admin, _: sent(
-        *(partial(admin.streams.remove_peer, "S", "n2", evacuate=evacuate) for evacuate in (False, True))
+        *(
+            partial(admin.streams.remove_peer, "S", "n2", evacuate=evacuate)
+            for evacuate in (False, True)
+        )
     ),
     "streams.replicas": lambda admin, _: admin.streams.replicas("S"),
-    "streams.restore": lambda admin, to: admin.streams.restore(to / "made" / "S", "T", subjects=["t"]),
+    "streams.restore": lambda admin, to: admin.streams.restore(
+        to / "made" / "S", "T", subjects=["t"]
+    ),
     "streams.seal": lambda admin, _: admin.streams.seal("S"),
     "streams.step_down": lambda admin, _: admin.streams.step_down("S"),
     "streams.subjects": lambda admin, _: list(admin.streams.subjects("S")),
@@ -206,7 +217,13 @@ def prepare(admin: JetStreamAdmin, server: NatsServer) -> None:
     for subject in ("s.a", "s.b", "plain"):
         admin.publish(subject, "x")
     admin.streams.keep_dead_letters("S")
-    given_up = {"type": "max_deliver", "stream": "S", "consumer": "c", "stream_seq": 1, "deliveries": 1}
+    given_up = {
+        "type": "max_deliver",
+        "stream": "S",
+        "consumer": "c",
+        "stream_seq": 1,
+        "deliveries": 1,
+    }
     letter = {**given_up, "id": "x", "timestamp": "2100-01-01T00:00:00Z"}
     admin.request("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c", json.dumps(letter))
 
@@ -218,7 +235,9 @@ def rows() -> list[Any]:
         methods, commands = (re.findall(r"`([^`]+)`", cell) for cell in cells)
         if cells[0].startswith("the same"):
             methods, commands = ["consumers.create"], ["consumer add --filter-subject"]
-        calls = [name for name in (*methods, *commands) if name not in IN_A_CLUSTER and "=" not in name]
+        calls = [
+            name for name in (*methods, *commands) if name not in IN_A_CLUSTER and "=" not in name
+        ]
         cases.append(pytest.param(subject, calls, id=subject))
     return cases
 
@@ -227,7 +246,9 @@ def rows() -> list[Any]:
 def test_each_method_and_each_command_sends_the_request_of_its_row(
     server: NatsServer, tmp_path: Path, subject: str, calls: list[str]
 ) -> None:
-    tokens = re.sub(r"<(filter|subject)>", ">", re.sub(r"<(stream|consumer|account)>", "*", subject))
+    tokens = re.sub(
+        r"<(filter|subject)>", ">", re.sub(r"<(stream|consumer|account)>", "*", subject)
+    )
     pattern = subject_pattern([f"$JS.API.{tokens}"])
     (tmp_path / "old.json").write_text('{"name": "S", "subjects": ["s.>"]}')
     (tmp_path / "new.json").write_text('{"name": "NEW", "subjects": ["new"]}')
@@ -251,7 +272,9 @@ def test_each_method_and_each_command_sends_the_request_of_its_row(
             if name in METHODS:
                 sent(partial(METHODS[name], caller, to))
             else:
-                run_command(*COMMANDS[name].format(to=to).split(), "--timeout", timeout, url=server.url)
+                run_command(
+                    *COMMANDS[name].format(to=to).split(), "--timeout", timeout, url=server.url
+                )
             heard = [message.subject for message in tap.heard()]
             assert any(map(pattern.fullmatch, heard)), (name, heard)
             (to / "made").rename(tmp_path / "made")

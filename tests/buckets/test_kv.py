@@ -42,7 +42,9 @@ def test_a_row_of_each_operation() -> None:
 
 
 def at(microseconds: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=microseconds)
+    return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(
+        microseconds=microseconds
+    )
 
 
 OPERATIONS: list[tuple[Headers | None, str]] = [
@@ -71,7 +73,9 @@ OPERATIONS: list[tuple[Headers | None, str]] = [
 
 
 def test_operations() -> None:
-    messages = [(f"$KV.B.k{number}", b"x", headers) for number, (headers, _) in enumerate(OPERATIONS)]
+    messages = [
+        (f"$KV.B.k{number}", b"x", headers) for number, (headers, _) in enumerate(OPERATIONS)
+    ]
     expected = [(operation, b"x" if operation == "PUT" else None) for _, operation in OPERATIONS]
     found = rows(*messages)
     assert [(row["operation"], row["value"]) for row in found] == expected
@@ -84,7 +88,9 @@ def test_operations() -> None:
 def test_only_the_columns_asked_for() -> None:
     messages = (("$KV.B.a", b"1", None), ("$KV.B.b", b"", {"KV-Operation": ["DEL"]}))
     assert rows(*messages, columns=["key"]) == [{"key": "a"}, {"key": "b"}]
-    assert rows(*messages, columns=["revision", "value"], live_only=True) == [{"revision": 7, "value": b"1"}]
+    assert rows(*messages, columns=["revision", "value"], live_only=True) == [
+        {"revision": 7, "value": b"1"}
+    ]
     with pytest.raises(SchemaError, match='no column "data"'):
         rows(*messages, columns=["data"])
 
@@ -96,7 +102,12 @@ def test_mirrors_and_sources_have_the_subjects_of_their_origins() -> None:
 
 @pytest.mark.parametrize("subject", ["orders.a", "$KV.B", "$KV.B.", "$KV..a", "$O.B.M.x"])
 @pytest.mark.parametrize("before", [(), (("$KV.B.a", b"", None),)], ids=["first", "second"])
-def test_a_subject_that_is_no_key(subject: str, before: tuple[tuple[str, bytes, None], ...]) -> None:
+def test_a_subject_that_is_no_key(
+    subject: str, before: tuple[tuple[str, bytes, None], ...]
+) -> None:
     number = 7 + len(before)
-    with pytest.raises(ProtocolError, match=rf"message {number} of a bucket has subject {subject.replace('$', '.')}"):
+    with pytest.raises(
+        ProtocolError,
+        match=rf"message {number} of a bucket has subject {subject.replace('$', '.')}",
+    ):
         rows(*before, (subject, b"", None), columns=["key"])

@@ -90,8 +90,12 @@ def test_what_other_clients_write_differently() -> None:
     meta = ObjectMeta.from_json(json.dumps(newer).encode(), "B")
     assert meta.model_extra == {"compression": {"with": "s2"}}
     assert json.loads(meta.to_json()) == newer
-    nothing = dict.fromkeys(["description", "headers", "metadata", "options", "digest", "deleted", "nuid", "size"])
-    assert ObjectMeta.from_json(json.dumps({"name": "a", **nothing}).encode(), "B") == ObjectMeta(bucket="B", name="a")
+    nothing = dict.fromkeys(
+        ["description", "headers", "metadata", "options", "digest", "deleted", "nuid", "size"]
+    )
+    assert ObjectMeta.from_json(json.dumps({"name": "a", **nothing}).encode(), "B") == ObjectMeta(
+        bucket="B", name="a"
+    )
     assert ObjectMeta.from_json(b'{"name":"a","headers":{"X":"1"}}', "B").headers == {"X": ("1",)}
 
 
@@ -140,7 +144,16 @@ def test_digests(sha: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "SHA-256=", "SHA-256=a", "SHA-256=YQ==", "MD5=" + "a" * 43, "SHA-256=" + "é" * 43, "SHA-256=a b" * 9]
+    "text",
+    [
+        "",
+        "SHA-256=",
+        "SHA-256=a",
+        "SHA-256=YQ==",
+        "MD5=" + "a" * 43,
+        "SHA-256=" + "é" * 43,
+        "SHA-256=a b" * 9,
+    ],
 )
 def test_what_is_no_digest(text: str) -> None:
     with pytest.raises(ValueError, match="the digest '"):
@@ -164,7 +177,10 @@ def test_the_newest_version_of_each_object_that_is_there() -> None:
     runs = (
         Made([meta_row("a"), meta_row("b"), meta_row("gone"), meta_row("expired")]),
         Made([meta_row("c"), meta_row("a"), meta_row("gone", deleted=True)], 5),
-        Made([(meta_subject("B", "expired"), b"", None), meta_row("all", options=link_to("O", ""))], 8),
+        Made(
+            [(meta_subject("B", "expired"), b"", None), meta_row("all", options=link_to("O", ""))],
+            8,
+        ),
         Made([meta_row("one", options=link_to("O", "x"))], 10),
     )
     assert live(*runs) == [("b", 2), ("c", 5), ("a", 6), ("one", 10)]
@@ -172,7 +188,10 @@ def test_the_newest_version_of_each_object_that_is_there() -> None:
 
 
 def test_a_malformed_meta_message_is_named() -> None:
-    with pytest.raises(ProtocolError, match=r"bucket B: a meta message is not JSON \(sequence 7, subject \$O\.B\.M\.x"):
+    with pytest.raises(
+        ProtocolError,
+        match=r"bucket B: a meta message is not JSON \(sequence 7, subject \$O\.B\.M\.x",
+    ):
         live(Made([("$O.B.M.x", b"?", None)], 7))
 
 
@@ -181,21 +200,30 @@ def test_a_malformed_meta_message_is_named() -> None:
 
 def stored(sequence: int, size: int) -> StoredObject:
     name = f"o{sequence}"
-    return StoredObject(ObjectMeta(bucket="B", name=name, size=size), meta_subject("B", name), sequence, 0)
+    return StoredObject(
+        ObjectMeta(bucket="B", name=name, size=size), meta_subject("B", name), sequence, 0
+    )
 
 
 SIZES = st.lists(st.integers(0, 1000) | st.integers(0, 5_000_000), max_size=60)
 
 
 @given(SIZES, st.integers(1, 20), st.integers(1, 20), st.integers(1, 8_000_000), st.booleans())
-def test_each_object_is_in_one_task(sizes: list[int], most: int, least: int, most_bytes: int, content: bool) -> None:
+def test_each_object_is_in_one_task(
+    sizes: list[int], most: int, least: int, most_bytes: int, content: bool
+) -> None:
     objects = [stored(at, size) for at, size in enumerate(sizes, 1)]
-    groups = pack(objects, max_objects=most, min_groups=least, max_bytes=most_bytes, with_content=content)
+    groups = pack(
+        objects, max_objects=most, min_groups=least, max_bytes=most_bytes, with_content=content
+    )
     assert [each for group in groups for each in group] == objects
     assert all(1 <= len(group) <= most for group in groups)
     assert len(groups) >= min(least, len(objects))
     if content:
-        assert all(len(group) == 1 or sum(each.meta.size for each in group) <= most_bytes for group in groups)
+        assert all(
+            len(group) == 1 or sum(each.meta.size for each in group) <= most_bytes
+            for group in groups
+        )
 
 
 def test_tasks_are_as_even_as_the_objects_are() -> None:
@@ -204,7 +232,9 @@ def test_tasks_are_as_even_as_the_objects_are() -> None:
     groups = pack([stored(at, 1000) for at in range(1, 5)], max_objects=9, min_groups=3)
     assert [len(group) for group in groups] == [1, 2, 1]
     # What is large by itself does not keep the others together.
-    large = pack([stored(1, 10**9), *(stored(at, 10) for at in range(2, 10))], max_objects=1000, min_groups=4)
+    large = pack(
+        [stored(1, 10**9), *(stored(at, 10) for at in range(2, 10))], max_objects=1000, min_groups=4
+    )
     assert [len(group) for group in large] == [1, 3, 3, 2]
     # Without content only the number counts.
     huge = [stored(at, 10**12) for at in range(1, 101)]
@@ -214,14 +244,18 @@ def test_tasks_are_as_even_as_the_objects_are() -> None:
 
 def test_what_no_binary_column_can_hold() -> None:
     refuse_large(ObjectMeta(bucket="B", name="fits", size=LARGEST_CONTENT), "B")
-    with pytest.raises(JetStreamError, match=r"bucket B, object 'big' has 2,147,483,648 bytes.*contentOff=true"):
+    with pytest.raises(
+        JetStreamError, match=r"bucket B, object 'big' has 2,147,483,648 bytes.*contentOff=true"
+    ):
         refuse_large(ObjectMeta(bucket="B", name="big", size=LARGEST_CONTENT + 1), "B")
 
 
 # Content
 
 
-def assembled(metas: Sequence[ObjectMeta], rows: Sequence[tuple[str, bytes]], step: int = 3) -> Assembly:
+def assembled(
+    metas: Sequence[ObjectMeta], rows: Sequence[tuple[str, bytes]], step: int = 3
+) -> Assembly:
     assembly = Assembly([(meta, "B") for meta in metas])
     for at in range(0, len(rows), step):
         some = rows[at : at + step]
@@ -230,9 +264,12 @@ def assembled(metas: Sequence[ObjectMeta], rows: Sequence[tuple[str, bytes]], st
 
 
 @given(
-    st.lists(st.lists(st.binary(min_size=1, max_size=40), max_size=6), max_size=6), st.randoms(use_true_random=False)
+    st.lists(st.lists(st.binary(min_size=1, max_size=40), max_size=6), max_size=6),
+    st.randoms(use_true_random=False),
 )
-def test_chunks_of_several_objects_in_any_mixture(contents: list[list[bytes]], shuffle: random.Random) -> None:
+def test_chunks_of_several_objects_in_any_mixture(
+    contents: list[list[bytes]], shuffle: random.Random
+) -> None:
     metas = [meta_of("B", "x", f"n{at}", chunks) for at, chunks in enumerate(contents)]
     queues = [(meta.nuid, list(chunks)) for meta, chunks in zip(metas, contents, strict=True)]
     rows = []
@@ -281,7 +318,11 @@ def test_content_that_is_not_what_its_meta_message_says(
     chunks: list[bytes], fields: dict[str, Any], said: str | None
 ) -> None:
     good = meta_of("B", "good", "good", [b"xyz"])
-    metas = [good, meta_of("B", "x", "x", CHUNKS).model_copy(update=fields), good.model_copy(update={"nuid": "also"})]
+    metas = [
+        good,
+        meta_of("B", "x", "x", CHUNKS).model_copy(update=fields),
+        good.model_copy(update={"nuid": "also"}),
+    ]
     rows = [("good", b"xyz"), *(("x", chunk) for chunk in chunks), ("also", b"xyz")]
     assembly = assembled(metas, rows)
     first, fault, last = assembly.faults()
@@ -294,7 +335,12 @@ def test_content_that_is_not_what_its_meta_message_says(
 def test_only_an_outage_may_last_beyond_the_retries(patience: str, again: bool) -> None:
     connection = ConnectionOptions.from_spark({"retryTimeout": patience})
     settings = UploadSettings(
-        connection=connection, max_in_flight=1, ack_timeout=1.0, max_retries=0, ack_option="", retries=""
+        connection=connection,
+        max_in_flight=1,
+        ack_timeout=1.0,
+        max_retries=0,
+        ack_option="",
+        retries="",
     )
     left = {disposition: Tries(settings).again_after(disposition) for disposition in Disposition}
     assert left == {Disposition.NONE: False, Disposition.RETRY: False, Disposition.OUTAGE: again}

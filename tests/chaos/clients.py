@@ -52,7 +52,9 @@ class Clients:
         sharing = [query for query in queries if query.shares]
         works = [(self._take, query) for query in sharing]
         works += [(self._come_and_go, query) for query in queries if query.passing]
-        self._threads = [threading.Thread(target=work, args=(query,), name="client") for work, query in works]
+        self._threads = [
+            threading.Thread(target=work, args=(query,), name="client") for work, query in works
+        ]
         self.taken: dict[str, Counter[str]] = {query.name: Counter() for query in sharing}
         """The messages that others have taken from the work queue of a query."""
         self.returned = 0
@@ -77,8 +79,12 @@ class Clients:
 
     def _take(self, query: Query) -> None:
         (name,) = query.streams
-        filters = [f"{name}.{number}" for number in range(SUBJECTS) if not query.reads(f"{name}.{number}")]
-        config = ConsumerConfig(durable_name=OTHER, filter_subjects=filters, ack_policy=AckPolicy.EXPLICIT, ack_wait=5)
+        filters = [
+            f"{name}.{number}" for number in range(SUBJECTS) if not query.reads(f"{name}.{number}")
+        ]
+        config = ConsumerConfig(
+            durable_name=OTHER, filter_subjects=filters, ack_policy=AckPolicy.EXPLICIT, ack_wait=5
+        )
 
         async def take(js: JetStreamContext) -> None:
             await js.add_consumer(name, config)
@@ -106,7 +112,10 @@ class Clients:
         world = self._world
 
         def read() -> bool:
-            position, state = world.position(query, "commits").get(name), world.api(f"STREAM.INFO.{name}")["state"]
+            position, state = (
+                world.position(query, "commits").get(name),
+                world.api(f"STREAM.INFO.{name}")["state"],
+            )
             return position is not None and position.next > state["last_seq"]
 
         def delete() -> bool:
@@ -125,7 +134,9 @@ class Clients:
         self._until(delete)
         self._publish(query, {*query.streams} - {name})
         self._until(forgotten)
-        self._until(lambda: world.api(f"STREAM.CREATE.{name}", {"name": name, **world.configs[name]}))
+        self._until(
+            lambda: world.api(f"STREAM.CREATE.{name}", {"name": name, **world.configs[name]})
+        )
         self._publish(query, query.streams)
 
     def _publish(self, query: Query, names: Collection[str]) -> None:

@@ -37,7 +37,12 @@ def replicas_changed(world: World, fault: Fault) -> None:
 
 def _suffers(world: World, fault: Fault) -> str:
     """The stream that a fault concerns."""
-    names = [name for query in world.scenario.queries for name in query.configs(3) if name not in query.passing]
+    names = [
+        name
+        for query in world.scenario.queries
+        for name in query.configs(3)
+        if name not in query.passing
+    ]
     return names[fault.target % len(names)]
 
 
@@ -66,4 +71,7 @@ def _frozen(find: Callable[[World, Fault], int], world: World, fault: Fault) -> 
 
 
 leader_killed, leader_frozen = partial(_killed, _leader), partial(_frozen, _leader)
-meta_leader_killed, meta_leader_frozen = partial(_killed, _meta_leader), partial(_frozen, _meta_leader)
+meta_leader_killed, meta_leader_frozen = (
+    partial(_killed, _meta_leader),
+    partial(_frozen, _meta_leader),
+)

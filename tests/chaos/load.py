@@ -39,11 +39,15 @@ def portion_of(stream: str, number: int) -> Portion:
         names = [f"o{n}.{number // _REPLACED}" for n in range(_PORTION)]
         made = [_object(bucket, name, text) for name, text in zip(names, texts, strict=True)]
         # One message after the other: chunks that are stored in another order are another object.
-        return Portion(dict(zip(texts, names, strict=True)), [[message] for steps in made for message in steps])
+        return Portion(
+            dict(zip(texts, names, strict=True)), [[message] for steps in made for message in steps]
+        )
     subjects = [f"{stream}.{n % SUBJECTS}" for n in range(_PORTION)]
     if kind == "KV":
         subjects = [f"$KV.{bucket}.k{n % SUBJECTS}.{number // _KEPT}" for n in range(_PORTION)]
-    messages = [_message(subject, text, text) for subject, text in zip(subjects, texts, strict=True)]
+    messages = [
+        _message(subject, text, text) for subject, text in zip(subjects, texts, strict=True)
+    ]
     return Portion(dict(zip(texts, subjects, strict=True)), [messages])
 
 
@@ -52,7 +56,10 @@ def _object(bucket: str, name: str, text: str) -> list[Message]:
     nuid = text.replace(" ", "-")
     chunks = [text[at : at + _CHUNK] for at in range(0, len(text), _CHUNK)]
     meta = meta_of(bucket, name, nuid, [chunk.encode() for chunk in chunks])
-    messages = [_message(chunk_subject(bucket, nuid), chunk, f"{nuid}.{n}") for n, chunk in enumerate(chunks)]
+    messages = [
+        _message(chunk_subject(bucket, nuid), chunk, f"{nuid}.{n}")
+        for n, chunk in enumerate(chunks)
+    ]
     return [*messages, _message(meta_subject(bucket, name), meta.to_json().decode(), nuid, *ROLLUP)]
 
 
@@ -119,7 +126,11 @@ class Load:
                 self._write(name, portion)
                 sequences = []
             else:
-                sequences = [sequence for messages in portion.steps for sequence in publisher.publish(messages)]
+                sequences = [
+                    sequence
+                    for messages in portion.steps
+                    for sequence in publisher.publish(messages)
+                ]
             self.stored[name] |= portion.subjects
             if len(sequences) == len(portion.subjects):
                 self.sequences[name] |= zip(portion.subjects, sequences, strict=True)

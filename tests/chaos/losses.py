@@ -34,7 +34,9 @@ class LosingWorld(World):
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         super().__init__(scenario, folder)
         self._steps: dict[str, list[Step]] = {query.name: [] for query in scenario.queries}
-        self._vanished: dict[str, Counter[str]] = {query.name: Counter() for query in scenario.queries}
+        self._vanished: dict[str, Counter[str]] = {
+            query.name: Counter() for query in scenario.queries
+        }
         self._ends: dict[str, int] = {}
         """What follows the last message of each stream that a batch may have had when a fault began."""
 
@@ -54,7 +56,11 @@ class LosingWorld(World):
     def _settle(self) -> None:
         """Wait until all queries have committed what came last, by their own options and without a failure."""
         commits = [f"{query.name}/commits" for query in self.scenario.queries]
-        self.job.wait(lambda: min(map(self.job.latest, commits)) >= _BATCHES, f"{_BATCHES} batches", LONGEST_RECOVERY)
+        self.job.wait(
+            lambda: min(map(self.job.latest, commits)) >= _BATCHES,
+            f"{_BATCHES} batches",
+            LONGEST_RECOVERY,
+        )
         self._read_all()
         failures = -1
         while failures < len(self.job.failures()):
@@ -66,14 +72,23 @@ class LosingWorld(World):
     def _wait_for_more(self) -> None:
         """Wait until each stream has got more messages."""
         counts = {name: len(bodies) for name, bodies in self.load.stored.items()}
-        wait_until(lambda: all(len(self.load.stored[name]) > count for name, count in counts.items()), "more messages")
+        wait_until(
+            lambda: all(len(self.load.stored[name]) > count for name, count in counts.items()),
+            "more messages",
+        )
 
     def _read_all(self) -> None:
         """Wait until each query has committed what its streams hold. Nothing is published meanwhile."""
 
         def seen(query: Query, name: str) -> bool:
-            position, sequences = self.position(query, "commits").get(name), self.load.sequences[name]
-            last = max((at for body, at in sequences.items() if query.reads(self.load.stored[name][body])), default=0)
+            position, sequences = (
+                self.position(query, "commits").get(name),
+                self.load.sequences[name],
+            )
+            last = max(
+                (at for body, at in sequences.items() if query.reads(self.load.stored[name][body])),
+                default=0,
+            )
             if position is None or position.created != streams[name]["created"]:
                 return False
             return last < position.next <= int(streams[name]["state"]["last_seq"]) + 1
@@ -81,7 +96,9 @@ class LosingWorld(World):
         def settled() -> bool:
             queries = self.scenario.queries
             mended = any((self._folder / f"{query.name}.mended").exists() for query in queries)
-            return not mended and all(seen(query, name) for query in queries for name in query.streams)
+            return not mended and all(
+                seen(query, name) for query in queries for name in query.streams
+            )
 
         with self.load.held():
             streams = {name: self._stream(name) for name in self.inputs}
@@ -90,7 +107,10 @@ class LosingWorld(World):
     def _begin(self, name: str) -> None:
         for query in self.scenario.queries:
             self._steps[query.name].append(Step(name, [Loss(stream) for stream in query.streams]))
-        self._failures, self._logged = len(self.job.failures()), (self._folder / "log").stat().st_size
+        self._failures, self._logged = (
+            len(self.job.failures()),
+            (self._folder / "log").stat().st_size,
+        )
 
     def _step(self, query: Query) -> Step:
         """What is known so far of what the step that has begun did to a query."""
@@ -101,7 +121,10 @@ class LosingWorld(World):
             file.seek(self._logged)
             lines = file.read().decode("utf-8", "replace").splitlines()
         for query in self.scenario.queries:
-            self._step(query).errors, self._step(query).warnings = self.job.errors(query.name, self._failures), lines
+            self._step(query).errors, self._step(query).warnings = (
+                self.job.errors(query.name, self._failures),
+                lines,
+            )
 
     def violations(self) -> list[str]:
         self._begin("the end")
@@ -129,7 +152,9 @@ class LosingWorld(World):
     def _present(self, name: str) -> set[int]:
         """The sequences of the messages that a stream has."""
         state = self.api(f"STREAM.INFO.{name}", {"deleted_details": True})["state"]
-        return set(range(max(1, state["first_seq"]), state["last_seq"] + 1)) - set(state.get("deleted") or ())
+        return set(range(max(1, state["first_seq"]), state["last_seq"] + 1)) - set(
+            state.get("deleted") or ()
+        )
 
     def _chosen(self, fault: Fault) -> tuple[Query, str]:
         """The stream that a fault takes from, and the query that reads it."""
@@ -152,7 +177,12 @@ class LosingWorld(World):
     @contextlib.contextmanager
     def _watched(self, *names: str) -> Iterator[None]:
         """Note what is taken from streams while this lasts."""
-        readers = [(query, name) for query in self.scenario.queries for name in query.streams if name in names]
+        readers = [
+            (query, name)
+            for query in self.scenario.queries
+            for name in query.streams
+            if name in names
+        ]
         committed = {name: self.position(query, "commits")[name] for query, name in readers}
         ends = {name: self._stream(name) for name in names}
         yield
@@ -160,7 +190,9 @@ class LosingWorld(World):
             for query, name in readers:
                 self._note(query, name, committed[name], ends[name])
 
-    def _note(self, query: Query, name: str, committed: StreamPosition, before: Mapping[str, Any]) -> None:
+    def _note(
+        self, query: Query, name: str, committed: StreamPosition, before: Mapping[str, Any]
+    ) -> None:
         """Note what went from a stream, which the query had read up to `committed`."""
         now, present = self._stream(name), self._present(name)
         first, last = now["state"]["first_seq"], now["state"]["last_seq"]
@@ -169,7 +201,9 @@ class LosingWorld(World):
         anew = now["created"] != before["created"]
         after = {body: at for body, at in sequences.items() if at >= committed.next}
         unread = {body: at for body, at in after.items() if anew or at not in present}
-        gone = {body: at for body, at in unread.items() if query.reads(self.load.stored[name][body])}
+        gone = {
+            body: at for body, at in unread.items() if query.reads(self.load.stored[name][body])
+        }
         tail = not anew and last < before["state"]["last_seq"]
         # Nobody can know of messages that came and went behind the position.
         past_end = tail and committed.next > last + 1
@@ -177,7 +211,10 @@ class LosingWorld(World):
             loud = set(gone)
         elif tail:
             loud = set(gone) if past_end else set()
-        elif query.shares and self._step(query).fault in ("messages_pushed_out", "messages_expired"):
+        elif query.shares and self._step(query).fault in (
+            "messages_pushed_out",
+            "messages_expired",
+        ):
             # By the limits that the stream has now, others have taken the messages.
             loud = set()
         else:
@@ -189,7 +226,9 @@ class LosingWorld(World):
                 if at < first and (counted or at >= max(planned.next, self._ends.get(name, 0)))
             }
         may = anew or past_end or bool(unread)
-        self._step(query).losses.append(Loss(name, frozenset(gone), frozenset(loud), anew or past_end, may))
+        self._step(query).losses.append(
+            Loss(name, frozenset(gone), frozenset(loud), anew or past_end, may)
+        )
         if may:
             self._step(query).again |= set(after)
         # Sequences that the stream gives to other messages name these no more.
@@ -205,7 +244,10 @@ class LosingWorld(World):
         """A purge up to the middle of what the query has not committed."""
         query, name = self._chosen(fault)
         with self._behind(fault), self._watched(name):
-            after, last = self.position(query, "commits")[name].next, self._stream(name)["state"]["last_seq"]
+            after, last = (
+                self.position(query, "commits")[name].next,
+                self._stream(name)["state"]["last_seq"],
+            )
             self.api(f"STREAM.PURGE.{name}", {"seq": max(after, (after + last) // 2)})
 
     def subject_purged(self, fault: Fault) -> None:
@@ -252,7 +294,11 @@ class LosingWorld(World):
         with (
             self._watched(name),
             self._edited(
-                name, subjects=subjects, allow_direct=direct, duplicate_window=_SECOND, max_age=3600 * _SECOND
+                name,
+                subjects=subjects,
+                allow_direct=direct,
+                duplicate_window=_SECOND,
+                max_age=3600 * _SECOND,
             ),
         ):
             self.goes_on()
@@ -383,13 +429,19 @@ class LosingWorld(World):
                 present = {sequence for sequence in present if sequence > acknowledged}
             at, sequences = committed[name], self.load.sequences[name].copy()
             after = {body: sequence for body, sequence in sequences.items() if sequence >= at.next}
-            gone = {body for body in after if after[body] not in present and query.reads(self.load.stored[name][body])}
+            gone = {
+                body
+                for body in after
+                if after[body] not in present and query.reads(self.load.stored[name][body])
+            }
             # A query with a consumer of its own has acknowledged what it read, and the stream may have removed that.
             loud = {body for body in gone if after[body] < first}
             step.losses.append(Loss(name, frozenset(gone), frozenset(loud), may=bool(gone)))
             # A batch whose plan is left has its rows under the same ids; a sink that refused it knows these no more.
             begin = fixed[name].next if query.level == "deduplicated" and not gone else at.next
-            step.again |= {body for body, sequence in after.items() if begin <= sequence < until[name].next}
+            step.again |= {
+                body for body, sequence in after.items() if begin <= sequence < until[name].next
+            }
 
     def offsets_gone(self, fault: Fault) -> None:
         """The newest plan of a query, whose batch is not committed."""
@@ -422,7 +474,8 @@ class LosingWorld(World):
             failures = len(self.job.failures())
             self.job.wait(
                 lambda: any(
-                    name == query.name and "connect back" not in why  # Spark has no time to start Python
+                    name == query.name
+                    and "connect back" not in why  # Spark has no time to start Python
                     for name, why in self.job.failures()[failures:]
                 ),
                 f"the refusal of {path}, {path.read_text()!r}",

@@ -12,7 +12,9 @@ _SHOWN = 5
 
 #: Faults that queries may fail of: what the server says then. A purge that finds no room fails, and nats-server 2.15.1
 #: then counts messages that are gone.
-_REASONS = {"disk_full": r"file too large \(code 500|reply makes no sense: \d+ messages and \"0\" deleted ones"}
+_REASONS = {
+    "disk_full": r"file too large \(code 500|reply makes no sense: \d+ messages and \"0\" deleted ones"
+}
 
 #: The sentences of docs/data-loss.md, after the name of the stream.
 _LOSS = "went before being read|was deleted|lost its tail|after this read was planned|stream not found|are gone"
@@ -34,7 +36,11 @@ def violations(
     first once, and none that was not sent. `level` is the sink's option `delivery`, None for a transactional sink; only
     `at-least-once` may have a row twice. Those in `excused` may be missing, and those in `again` may be repeated.
     """
-    sent, excused, again = set(sent), set(excused), set(again)  # an hour of load has 200,000 messages
+    sent, excused, again = (
+        set(sent),
+        set(excused),
+        set(again),
+    )  # an hour of load has 200,000 messages
     missing = [body for body in stored if body not in rows and body not in excused]
     repeated = [body for body, times in rows.items() if times > 1 and body not in again]
     if level == "at-least-once":
@@ -169,7 +175,9 @@ def unreported(step: Step, rows: Counter[str], *, accepts: bool) -> list[str]:
     the loss on one stream warns of those on others when it goes on.
     """
     lines, how = (step.warnings, "warned of") if accepts else (step.errors, "failed with")
-    if not accepts and any(names_loss(error, loss.stream) for error in step.errors for loss in step.losses):
+    if not accepts and any(
+        names_loss(error, loss.stream) for error in step.errors for loss in step.losses
+    ):
         lines = [*step.errors, *step.warnings]
     wrong = []
     for loss in step.losses:
@@ -193,6 +201,10 @@ def false_alarms(step: Step, *, accepts: bool, level: str | None) -> list[str]:
         return step.damaged or (not accepts and any(names_loss(error, stream) for stream in lost))
 
     whole = {loss.stream for loss in step.losses} - lost
-    warned = [line for line in step.warnings if accepts and any(names_loss(line, stream) for stream in whole)]
+    warned = [
+        line
+        for line in step.warnings
+        if accepts and any(names_loss(line, stream) for stream in whole)
+    ]
     failed = [error for error in step.errors if not justified(error)]
     return [f"{step.fault}: {line}" for line in dict.fromkeys([*failed, *warned])]

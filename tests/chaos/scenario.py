@@ -12,7 +12,12 @@ from tests.support.jobs import SWAPPED
 #: Options of every source and sink. An outage may last as long as the longest fault, also when a query starts again.
 TIMES = {"connectTimeout": "60s", "requestTimeout": "5s", "retryTimeout": "180s"}
 
-_SMALL_BATCHES = {"maxMessagesPerTrigger": "150", "minPartitions": "2", "fetchTimeout": "2s", "fetchBatch": "50"}
+_SMALL_BATCHES = {
+    "maxMessagesPerTrigger": "150",
+    "minPartitions": "2",
+    "fetchTimeout": "2s",
+    "fetchBatch": "50",
+}
 _LARGE_BATCHES = "1000"  # where a batch takes seconds, whatever its size
 _LARGEST = 1000  # bytes of a message, where there are dead letters
 _HOUR = 3600 * 10**9  # nanoseconds; longer than a run, so that what is sent again is stored once
@@ -115,7 +120,11 @@ class Rows:
 ROWS = {
     "plain": Rows(),
     "routed": Rows(
-        {"data": "data", "subject": f"concat('{{0}}', if({_NUMBER} in ('1', '3'), '1', ''), '.row')"}, streams=2
+        {
+            "data": "data",
+            "subject": f"concat('{{0}}', if({_NUMBER} in ('1', '3'), '1', ''), '.row')",
+        },
+        streams=2,
     ),
     # A portion of the load has a counter, and each of its messages two digits of the value.
     "counters": Rows(
@@ -126,7 +135,10 @@ ROWS = {
         {"allow_msg_counter": True},
     ),
     "groups": Rows(
-        {"data": f"cast(concat({_TEXT}, '/', part) as binary)", "atomic_group": f"replace({_TEXT}, ' ', '-')"},
+        {
+            "data": f"cast(concat({_TEXT}, '/', part) as binary)",
+            "atomic_group": f"replace({_TEXT}, ' ', '-')",
+        },
         {"allow_atomic": True},
         parts=3,
     ),
@@ -162,7 +174,9 @@ class Layout:
         """Return the configuration of Spark. With `executors` tasks run in processes of their own."""
         of_each = 1 + self.cores % 2
         return {
-            "spark.master": f"local-cluster[2,{of_each},1024]" if executors else f"local[{self.cores},30]",
+            "spark.master": f"local-cluster[2,{of_each},1024]"
+            if executors
+            else f"local[{self.cores},30]",
             "spark.sql.shuffle.partitions": str(self.shuffles),
             "spark.sql.adaptive.enabled": str(self.adaptive).lower(),
             # Otherwise a batch of a few kilobytes has one partition, whatever the cores, and so have files.
@@ -203,7 +217,9 @@ class Query:
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams that it reads."""
-        return tuple(f"{self.source.prefix}{self.name}{number}" for number in range(self.source.streams))
+        return tuple(
+            f"{self.source.prefix}{self.name}{number}" for number in range(self.source.streams)
+        )
 
     @property
     def passing(self) -> tuple[str, ...]:
@@ -233,7 +249,10 @@ class Query:
     @property
     def targets(self) -> tuple[str, ...]:
         """The streams that it writes to."""
-        return tuple(f"{self.name}_OUT{number or ''}" for number in range(self.rows.streams if self.level else 0))
+        return tuple(
+            f"{self.name}_OUT{number or ''}"
+            for number in range(self.rows.streams if self.level else 0)
+        )
 
     @property
     def target(self) -> str:
@@ -251,9 +270,17 @@ class Query:
         if self.source.of == "files":
             names = self.streams[0]
         read = f"{self.name}[0-9]" if self.source.of == "streamPattern" else names
-        of_source = {**TIMES, **_SMALL_BATCHES, "servers": url, **self.source.options, self.source.of: read}
+        of_source = {
+            **TIMES,
+            **_SMALL_BATCHES,
+            "servers": url,
+            **self.source.options,
+            self.source.of: read,
+        }
         if self.source.subject is not None:
-            of_source["subjects"] = ",".join(f"{name}.{self.source.subject}" for name in self.streams)
+            of_source["subjects"] = ",".join(
+                f"{name}.{self.source.subject}" for name in self.streams
+            )
         if self.accepts:
             of_source["failOnDataLoss"] = "false"
         if self.spread == "united":
@@ -283,7 +310,9 @@ class Query:
         if self.own_ids:
             columns["msg_id"] = f"md5({columns.get('data', 'data')})"
         if self.dead_letters:
-            columns["data"] = f"if({_NUMBER} = '3', cast(rpad({_TEXT}, {2 * _LARGEST}, '.') as binary), data)"
+            columns["data"] = (
+                f"if({_NUMBER} = '3', cast(rpad({_TEXT}, {2 * _LARGEST}, '.') as binary), data)"
+            )
             subject = columns.get("subject", f"'{self.target}.row'")
             columns["subject"] = f"if({_NUMBER} = '4', ' ', {subject})"
         if self.rows.parts == 1:
@@ -311,14 +340,28 @@ class Query:
         configs: dict[str, dict[str, Any]] = {}
         for name in self.streams if self.source.of != "files" else ():
             of = [subject.format(name.removeprefix(self.source.prefix)) for subject in subjects]
-            configs[name] = {**common, "subjects": of, "duplicate_window": _HOUR, **self.source.config}
+            configs[name] = {
+                **common,
+                "subjects": of,
+                "duplicate_window": _HOUR,
+                **self.source.config,
+            }
         if self.level is not None:
             window = {"duplicate_window": LEVELS[self.level]}
             most = {"max_msg_size": _LARGEST} if self.dead_letters else {}
             for name in self.targets:
-                configs[name] = {**common, **window, **most, **self.rows.config, "subjects": [f"{name}.>"]}
+                configs[name] = {
+                    **common,
+                    **window,
+                    **most,
+                    **self.rows.config,
+                    "subjects": [f"{name}.>"],
+                }
             for name in self.targets[1:]:
-                configs[name]["subject_transform"] = {"src": f"{name}.>", "dest": f"{name}.stored.>"}
+                configs[name]["subject_transform"] = {
+                    "src": f"{name}.>",
+                    "dest": f"{name}.stored.>",
+                }
             if self.dead_letters:
                 configs[self.dead] = {**common, **window, "subjects": [f"{self.dead}.>"]}
         return configs
@@ -332,7 +375,11 @@ class Query:
         return self.source.subject in (None, subject.rpartition(".")[2])
 
     def __str__(self) -> str:
-        words = {"own ids": self.own_ids, "dead letters": self.dead_letters, "origins": self.origins}
+        words = {
+            "own ids": self.own_ids,
+            "dead letters": self.dead_letters,
+            "origins": self.origins,
+        }
         more = [word for word, given in words.items() if given]
         where = f"{self.level} {self.spread} {self.writes}" if self.level else "files"
         return f"{self.name}: {self.kind} to {' with '.join([where, *more])}"
@@ -359,9 +406,23 @@ _OF_EXECUTORS = "executor_killed"
 _OF_DURABLE = "planners_killed_committing"
 #: What befalls one server, and the wire to it.
 _OF_SERVER = (
-    *("server_killed", "server_shut_down", "server_frozen", "disk_full", "driver_started_without_server"),
+    *(
+        "server_killed",
+        "server_shut_down",
+        "server_frozen",
+        "disk_full",
+        "driver_started_without_server",
+    ),
     *("storage_limited", "streams_limited", "consumers_limited", "connections_limited"),
-    *("wire_cut", "wire_cut_inside", "wire_truncated", "wire_stalled", "wire_refused", "wire_slow", "wire_in_bytes"),
+    *(
+        "wire_cut",
+        "wire_cut_inside",
+        "wire_truncated",
+        "wire_stalled",
+        "wire_refused",
+        "wire_slow",
+        "wire_in_bytes",
+    ),
     *("workers_killed_reading", "workers_killed_writing"),
 )
 #: What befalls a cluster of three.
@@ -414,7 +475,9 @@ class Scenario:
         losing = seed % 3 == 0
         executors = not losing and chance.random() < 0.25
         # What a bucket, or a stream of dead letters, may lose is not known here.
-        kinds = chance.sample([kind for kind, source in SOURCES.items() if source.of == "stream" or not losing], 3)
+        kinds = chance.sample(
+            [kind for kind, source in SOURCES.items() if source.of == "stream" or not losing], 3
+        )
         level = chance.choice(sorted(LEVELS))
         writes = chance.choice(sorted(ROWS))
         own_ids = chance.random() < 0.4
@@ -427,11 +490,23 @@ class Scenario:
         accepts = [losing and chance.random() < 0.4 for _ in kinds]
         # A batch with less than before has other equal rows, and no number tells them apart then.
         spread = "read" if losing else chance.choice(SPREADS)
-        origins = SOURCES[kinds[2]].names_origins and (level == "deduplicated" or chance.random() < 0.5)
-        writer = Query(
-            "C", kinds[2], level, accepts[2], own_ids, dead_letters, writes, spread, origins and spread != "read"
+        origins = SOURCES[kinds[2]].names_origins and (
+            level == "deduplicated" or chance.random() < 0.5
         )
-        if spread == "copied" and (own_ids or dead_letters or writes == "groups" or writer.by_content):
+        writer = Query(
+            "C",
+            kinds[2],
+            level,
+            accepts[2],
+            own_ids,
+            dead_letters,
+            writes,
+            spread,
+            origins and spread != "read",
+        )
+        if spread == "copied" and (
+            own_ids or dead_letters or writes == "groups" or writer.by_content
+        ):
             # Equal rows with one id are one row, and those of one group are in one partition.
             writer = replace(writer, spread="shuffled")
         queries = (
@@ -440,14 +515,20 @@ class Scenario:
             writer,
         )
         durable = servers == 1 and any(SOURCES[kind].durable for kind in kinds)
-        of_spark = (*_OF_SPARK, *([_OF_EXECUTORS] if executors else []), *([_OF_DURABLE] if durable else []))
+        of_spark = (
+            *_OF_SPARK,
+            *([_OF_EXECUTORS] if executors else []),
+            *([_OF_DURABLE] if durable else []),
+        )
         pool = _OF_LOSSES if losing else (*of_spark, *(_OF_SERVER if servers == 1 else _OF_CLUSTER))
         # Each of them once before one comes again.
         rounds = -(-faults // len(pool))
         names = [name for _ in range(rounds) for name in chance.sample(pool, len(pool))][:faults]
 
         def fault(name: str) -> Fault:
-            shortest, most = (_SHORTEST_FREEZE, longest) if name in _FREEZES else (0.0, min(longest, _LONGEST))
+            shortest, most = (
+                (_SHORTEST_FREEZE, longest) if name in _FREEZES else (0.0, min(longest, _LONGEST))
+            )
             seconds = round(chance.uniform(min(shortest, most), most), 1)
             return Fault(name, seconds, chance.random() < 0.7, chance.randrange(100))
 

@@ -35,7 +35,9 @@ def configuration(limits: str = "", more: str = "") -> str:
     return f'{room}\naccounts {{ APP {{ {account} }} }}\nno_auth_user: "app"\n{GRACE}\n{more}\n'
 
 
-def lasting(begin: Callable[[World], object], end: Callable[[World], object]) -> Callable[[World, Fault], None]:
+def lasting(
+    begin: Callable[[World], object], end: Callable[[World], object]
+) -> Callable[[World, Fault], None]:
     """Return a fault that lasts for its seconds."""
 
     def happen(world: World, fault: Fault) -> None:
@@ -63,7 +65,9 @@ def shut_down(server: NatsServer) -> None:
     server.binary = None
 
 
-server_shut_down = lasting(lambda world: shut_down(world.server), lambda world: world.server.start())
+server_shut_down = lasting(
+    lambda world: shut_down(world.server), lambda world: world.server.start()
+)
 
 
 def driver_started_without_server(world: World, fault: Fault) -> None:
@@ -134,7 +138,9 @@ def _reload(world: World, more: str = "") -> None:
     world.configuration.write_text(configuration(more=more))
     reloads = world.server.log.count("Reloaded server configuration")
     os.kill(world.server.pid, signal.SIGHUP)
-    wait_until(lambda: world.server.log.count("Reloaded server configuration") > reloads, "a reload")
+    wait_until(
+        lambda: world.server.log.count("Reloaded server configuration") > reloads, "a reload"
+    )
 
 
 #: The server closes all connections but one, and refuses others.
@@ -165,6 +171,8 @@ def _refuse(world: World) -> None:
 wire_refused = lasting(_refuse, lambda world: world.proxy.accept())
 wire_stalled = lasting(lambda world: world.proxy.stall(), lambda world: world.proxy.unstall())
 #: Each piece comes late, in both directions.
-wire_slow = lasting(lambda world: world.proxy.pieces(pause=_LATE), lambda world: world.proxy.pieces())
+wire_slow = lasting(
+    lambda world: world.proxy.pieces(pause=_LATE), lambda world: world.proxy.pieces()
+)
 #: Each byte comes alone, in both directions.
 wire_in_bytes = lasting(lambda world: world.proxy.pieces(1), lambda world: world.proxy.pieces())

@@ -102,7 +102,10 @@ def of_process(pid: int) -> dict[str, float]:
     after each collection, and ends them when they were idle for a minute, are not counted.
     """
     folder = Path("/proc", str(pid))
-    rollup, status = folder.joinpath("smaps_rollup").read_text(), folder.joinpath("status").read_text()
+    rollup, status = (
+        folder.joinpath("smaps_rollup").read_text(),
+        folder.joinpath("status").read_text(),
+    )
     names = []
     for path in folder.glob("task/*/comm"):
         with contextlib.suppress(OSError):  # the thread has ended
@@ -128,9 +131,15 @@ def on_servers(world: World) -> dict[str, float]:
     """What the connector's clients have on the servers. They have names; what the suite itself asks with has none."""
     url = world.servers[0].url
     streams = api(url, "STREAM.NAMES").get("streams") or []
-    connections = [each for server in world.servers for each in server.monitor("/connz")["connections"]]
+    connections = [
+        each for server in world.servers for each in server.monitor("/connz")["connections"]
+    ]
     clients = [each for each in connections if each.get("name")]
-    ledger = {"ledger": api(url, f"STREAM.INFO.{LEDGER}")["state"]["messages"]} if LEDGER in streams else {}
+    ledger = (
+        {"ledger": api(url, f"STREAM.INFO.{LEDGER}")["state"]["messages"]}
+        if LEDGER in streams
+        else {}
+    )
     return {
         "cons": sum(len(consumers(url, name)) for name in streams),
         "conns": len(clients),
@@ -150,7 +159,11 @@ def look(world: SoakWorld) -> Row:
         row |= {"jvm": jvm["resident"] - _HEAP, "jvm-fds": jvm["fds"], "jvm-thr": jvm["threads"]}
     for name, pids in (("plan", planners), ("work", workers)):
         if most := _most(pids):
-            row |= {name: most["private"], f"{name}-fds": most["fds"], f"{name}-thr": most["threads"]}
+            row |= {
+                name: most["private"],
+                f"{name}-fds": most["fds"],
+                f"{name}-thr": most["threads"],
+            }
     heap = in_use(world.collections.read_text()) if world.collections.exists() else None
     return row if heap is None else {**row, "heap": heap}
 
@@ -175,7 +188,9 @@ def grown(rows: Sequence[Row]) -> list[str]:
         before, after = ([row[name] for row in some if name in row] for some in compared)
         if not before or not after:
             wrong.append(f"{measure.of}: not measured")
-        elif (end := statistics.median(after)) > (begin := statistics.median(before)) + measure.bound:
+        elif (end := statistics.median(after)) > (
+            begin := statistics.median(before)
+        ) + measure.bound:
             wrong.append(
                 f"{measure.of}: {begin:g} before and {end:g} at the end, which is more than {measure.bound:g} more"
             )
@@ -190,7 +205,9 @@ class SoakWorld(World):
 
     def __init__(self, seed: int, folder: Path) -> None:
         queries = (Query("A", "consumer", "exactly-once"), Query("B", "durable", "exactly-once"))
-        super().__init__(Scenario(seed=seed, servers=3, executors=False, queries=queries, faults=()), folder)
+        super().__init__(
+            Scenario(seed=seed, servers=3, executors=False, queries=queries, faults=()), folder
+        )
         self.collections = folder / "gc.log"
         """Where the driver's JVM writes down its garbage collections."""
         self.conf = {**_CONF, "spark.driver.extraJavaOptions": f"{_JAVA}{self.collections}"}
@@ -203,7 +220,9 @@ class SoakWorld(World):
             # Its query may still end a batch that was planned before.
             queries = len(self.scenario.queries)
             self.job.wait(
-                lambda: len(set(self.job.planners()).difference(newest)) == queries, "the new planner", _LONGEST
+                lambda: len(set(self.job.planners()).difference(newest)) == queries,
+                "the new planner",
+                _LONGEST,
             )
         elif what == "workers":
             workers = sorted(self.job.workers())
@@ -213,7 +232,14 @@ class SoakWorld(World):
             threading.Event().wait(_DOWN)
             self.cluster.restart(number % 3)
         else:
-            self.run(Fault({"leader": "leader_killed", "driver": "driver_killed"}[what], _DOWN, False, number))
+            self.run(
+                Fault(
+                    {"leader": "leader_killed", "driver": "driver_killed"}[what],
+                    _DOWN,
+                    False,
+                    number,
+                )
+            )
         self.goes_on()
 
 
@@ -246,7 +272,10 @@ def line(number: object, restart: str, cells: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    seconds, seed = float(os.environ.get("SOAK_SECONDS", "3600")), int(os.environ.get("SOAK_SEED", "1"))
+    seconds, seed = (
+        float(os.environ.get("SOAK_SECONDS", "3600")),
+        int(os.environ.get("SOAK_SEED", "1")),
+    )
     rounds = int(seconds // EVERY)
     if rounds < FEWEST:
         raise SystemExit(
@@ -261,7 +290,9 @@ def main() -> None:
             print(text, flush=True)
             print(text, file=file, flush=True)
 
-        say(f"seed {seed}: {rounds} minutes\n\n{line('row', 'restart', {name: name for name in MEASURES})}")
+        say(
+            f"seed {seed}: {rounds} minutes\n\n{line('row', 'restart', {name: name for name in MEASURES})}"
+        )
         world, rows = SoakWorld(seed, Path(folder, "job")), []
         with world:
             for what, row in soak(world, rounds):
@@ -272,7 +303,10 @@ def main() -> None:
                 say(f"{name:<9} {measure.of}; may grow by {measure.bound:g}")
             wrong = [*grown(rows), *world.violations()]
             say(f"\n{sum(map(len, world.load.stored.values()))} messages")
-        say("\n".join(f"FAILED: {each}" for each in wrong) or "nothing grew, nothing was lost, nothing came twice")
+        say(
+            "\n".join(f"FAILED: {each}" for each in wrong)
+            or "nothing grew, nothing was lost, nothing came twice"
+        )
     if wrong:
         raise SystemExit(1)
 

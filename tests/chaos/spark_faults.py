@@ -83,7 +83,10 @@ def _ahead(world: World, query: Query) -> Callable[[], bool]:
     job = world.job
     if query.level is None:
         return lambda: job.latest(f"rows/{query.name}") > job.latest(f"{query.name}/commits")
-    stream, key = f"KV_{LEDGER_BUCKET}", json.loads((job.checkpoint / query.name / "metadata").read_text())["id"]
+    stream, key = (
+        f"KV_{LEDGER_BUCKET}",
+        json.loads((job.checkpoint / query.name / "metadata").read_text())["id"],
+    )
 
     def noted() -> bool:
         committed = job.latest(f"{query.name}/commits")
@@ -108,7 +111,9 @@ def layout_changed(world: World, fault: Fault) -> None:
     if world.scenario.servers == 1:
         writing = [query for query in world.scenario.queries if query.level is not None]
         query = writing[fault.target % len(writing)]
-        held = world.proxy.stall_after(b'{"stream":"%s"' % query.target.encode(), 1 + fault.target % 20)
+        held = world.proxy.stall_after(
+            b'{"stream":"%s"' % query.target.encode(), 1 + fault.target % 20
+        )
         _kill_at(world, held, world.job.processes, cut=fault.target % 2 == 0)
     world.job.kill()
     world.layout = Layout.of(fault.target)
@@ -128,7 +133,9 @@ def workers_killed_writing(world: World, fault: Fault) -> None:
     """The same when they have sent rows: these are under way, or are lost, or are stored and the answers under way."""
     query = world.scenario.queries[-1]
     if fault.target % 2:
-        held = world.proxy.stall_after(b'{"stream":"%s"' % query.target.encode(), 1 + fault.target % 20)
+        held = world.proxy.stall_after(
+            b'{"stream":"%s"' % query.target.encode(), 1 + fault.target % 20
+        )
     else:
         held = world.proxy.stall_at(b"%s.row" % query.target.encode())
     _kill_at(world, held, world.job.workers, cut=fault.target % 4 == 0)
@@ -148,16 +155,28 @@ def planners_killed_committing(world: World, fault: Fault) -> None:
         answer = b"stream_purge_response" if purges else b"consumer_reset_response"
         held = world.proxy.replace_frames(answer, 1, lambda frame: b"")
     elif moment == 1:
-        held = world.proxy.stall_at(b"$JS.API.%s.%s" % (b"STREAM.PURGE" if purges else b"CONSUMER.RESET", name))
+        held = world.proxy.stall_at(
+            b"$JS.API.%s.%s" % (b"STREAM.PURGE" if purges else b"CONSUMER.RESET", name)
+        )
     else:
         # With one filter the request's subject ends in it.
-        filters = b"" if query.source.subject is None else b".%s.%s" % (name, query.source.subject.encode())
+        filters = (
+            b""
+            if query.source.subject is None
+            else b".%s.%s" % (name, query.source.subject.encode())
+        )
         held = world.proxy.stall_at(b"$JS.API.CONSUMER.CREATE.%s.spark%s " % (name, filters))
         kill(world.job.planners())
     _kill_at(world, held, world.job.planners, cut=cut % 2 == 1)
 
 
-def _kill_at(world: World, held: threading.Event, victims: Callable[[], Collection[int]], *, cut: bool = False) -> None:
+def _kill_at(
+    world: World,
+    held: threading.Event,
+    victims: Callable[[], Collection[int]],
+    *,
+    cut: bool = False,
+) -> None:
     """Kill at a moment when the wire may stand still. What was held back is lost, or it comes after the death."""
     try:
         world.wait(held.is_set, "the moment to kill")

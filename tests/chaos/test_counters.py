@@ -22,7 +22,9 @@ def counted(url: str, stream: str, subject: str) -> dict[str, int]:
     """The counters of a stream, as its leader has them."""
     values = {}
     for name in expected():
-        message = api(url, f"STREAM.MSG.GET.{stream}", {"last_by_subj": f"{subject}.{name}"})["message"]
+        message = api(url, f"STREAM.MSG.GET.{stream}", {"last_by_subj": f"{subject}.{name}"})[
+            "message"
+        ]
         values[name] = int(json.loads(base64.b64decode(message["data"]))["val"])
     return values
 
@@ -30,7 +32,9 @@ def counted(url: str, stream: str, subject: str) -> dict[str, int]:
 def wait_for(url: str, stream: str, rows: int) -> None:
     """Wait until a stream has at least so many messages."""
     stored = f"{rows} messages in {stream}"
-    wait_until(lambda: bool(api(url, f"STREAM.INFO.{stream}")["state"]["messages"] >= rows), stored, 180)
+    wait_until(
+        lambda: bool(api(url, f"STREAM.INFO.{stream}")["state"]["messages"] >= rows), stored, 180
+    )
 
 
 @pytest.mark.full
@@ -43,8 +47,18 @@ def test_sums_after_kills_of_tasks_and_of_leaders(delivery: str) -> None:
         sources = [{"name": "C", "subject_transforms": [{"src": "count.>", "dest": "sum.>"}]}]
         api(url, "STREAM.CREATE.SUM", {"name": "SUM", "sources": sources, **config})
         # A task has answers to all rows but those of the last two record batches.
-        options = {"servers": url, "stream": "C", "delivery": delivery, "maxInFlight": str(2 * ROWS)}
-        options |= {"connectTimeout": "60s", "retryTimeout": "180s", "ackTimeout": "2s", "maxRetries": "100"}
+        options = {
+            "servers": url,
+            "stream": "C",
+            "delivery": delivery,
+            "maxInFlight": str(2 * ROWS),
+        }
+        options |= {
+            "connectTimeout": "60s",
+            "retryTimeout": "180s",
+            "ackTimeout": "2s",
+            "maxRetries": "100",
+        }
         for kill in range(1, KILLS + 1):
             with Counting(options) as task:
                 task.step(kill * STEP - 4)

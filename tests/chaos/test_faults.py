@@ -41,8 +41,15 @@ LETTING_GO = Scenario(
     seed=0,
     servers=1,
     executors=False,
-    queries=(Query("A", "interest"), Query("B", "queue"), Query("C", "shared", "exactly-once", writes="groups")),
-    faults=tuple(Fault("planners_killed_committing", 0.0, True, target) for target in (0, 4, 2, 6, 10, 14, 12, 16, 17)),
+    queries=(
+        Query("A", "interest"),
+        Query("B", "queue"),
+        Query("C", "shared", "exactly-once", writes="groups"),
+    ),
+    faults=tuple(
+        Fault("planners_killed_committing", 0.0, True, target)
+        for target in (0, 4, 2, 6, 10, 14, 12, 16, 17)
+    ),
 )
 
 
@@ -79,7 +86,9 @@ def test_every_fault_can_happen_and_every_kind_of_query_is_tried() -> None:
     assert all(hasattr(LosingWorld, name) or callable(function_of(name)) for name in FAULTS)
     assert {query.kind for scenario in chosen for query in scenario.queries} == SOURCES.keys()
     sinks = {scenario.queries[-1] for scenario in chosen}
-    assert {(query.writes, query.level, query.own_ids) for query in sinks} == {*product(ROWS, LEVELS, (False, True))}
+    assert {(query.writes, query.level, query.own_ids) for query in sinks} == {
+        *product(ROWS, LEVELS, (False, True))
+    }
     assert {(query.spread, query.level) for query in sinks} == {*product(SPREADS, LEVELS)}
     dead = {(query.writes, query.level) for query in sinks if query.dead_letters}
     assert dead == {*product(("plain", "routed"), LEVELS)}
@@ -89,7 +98,8 @@ def test_the_page_has_every_fault_and_every_kind_of_query() -> None:
     """docs/reliability.md explains each fault, source and sink, names no other, and each fault tests a promise."""
     page = (ROOT / "docs/reliability.md").read_text()
     run, faults, promises = (
-        page.split(f"\n## {title}")[1].split("\n## ")[0] for title in ("What a run", "Faults", "Promises")
+        page.split(f"\n## {title}")[1].split("\n## ")[0]
+        for title in ("What a run", "Faults", "Promises")
     )
     sources, levels, rows, spreads = (
         re.findall(r"`([a-z-]+)`", "".join(re.findall(r"^\|([^|]*)", table, re.MULTILINE)))
@@ -98,8 +108,16 @@ def test_the_page_has_every_fault_and_every_kind_of_query() -> None:
     assert [{*sources}, {*levels}, {*rows}] == [SOURCES.keys(), LEVELS.keys(), ROWS.keys()]
     assert spreads == [*SPREADS]
     # The names are in the first column of the one, and in the last column of the other.
-    explained = {name for row in re.findall(r"^\|([^|]*)", faults, re.MULTILINE) for name in NAME.findall(row)}
-    named = {name for row in re.findall(r"([^|]*)\|$", promises, re.MULTILINE) for name in NAME.findall(row)}
+    explained = {
+        name
+        for row in re.findall(r"^\|([^|]*)", faults, re.MULTILINE)
+        for name in NAME.findall(row)
+    }
+    named = {
+        name
+        for row in re.findall(r"([^|]*)\|$", promises, re.MULTILINE)
+        for name in NAME.findall(row)
+    }
     assert explained == named == FAULTS
 
 
@@ -110,8 +128,16 @@ def test_every_change_of_options_has_a_meaning(kind: str, level: str, writes: st
     query = Query("C", kind, level, own_ids=True, dead_letters=True, writes=writes)
     for changed in (None, *range(len(query.changes()))):
         options = query.options("nats://127.0.0.1:4222", changed)
-        sink = {name.removeprefix("sink."): value for name, value in options.items() if name.startswith("sink.")}
-        source = {name: value for name, value in options.items() if not name.startswith(("sink.", "select", "spread"))}
+        sink = {
+            name.removeprefix("sink."): value
+            for name, value in options.items()
+            if name.startswith("sink.")
+        }
+        source = {
+            name: value
+            for name, value in options.items()
+            if not name.startswith(("sink.", "select", "spread"))
+        }
         if kind != "files":
             SourceOptions.from_spark(source, streaming=True)
         SinkOptions.from_spark(sink, streaming=True)
@@ -120,16 +146,24 @@ def test_every_change_of_options_has_a_meaning(kind: str, level: str, writes: st
 def test_a_query_may_fail_of_a_full_disk_and_of_nothing_else() -> None:
     full = "ApiError: cannot remove what was committed from stream A0: 1.blk: file too large (code 500, error 10051)"
     counts = "ProtocolError: cannot read stream A0: the server's reply makes no sense: %s"
-    held, other = (counts % why for why in ('640 messages and "0" deleted ones in the sequences 1 to 2', "no sequence"))
+    held, other = (
+        counts % why
+        for why in ('640 messages and "0" deleted ones in the sequences 1 to 2', "no sequence")
+    )
     assert unjustified([full, held, other], {"disk_full"}) == [other]
     assert unjustified([held], {"server_killed"}) == [held]
-    assert unjustified([full, "OutageError: gone"], {"server_killed"}) == [full, "OutageError: gone"]
+    assert unjustified([full, "OutageError: gone"], {"server_killed"}) == [
+        full,
+        "OutageError: gone",
+    ]
     assert unjustified(["OutageError: gone"], {"disk_full"}) == ["OutageError: gone"]
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("scenario", list(scenarios()), ids=lambda scenario: f"seed-{scenario.seed}")
+@pytest.mark.parametrize(
+    "scenario", list(scenarios()), ids=lambda scenario: f"seed-{scenario.seed}"
+)
 def test_nothing_is_lost_and_nothing_comes_twice(scenario: Scenario, tmp_path: Path) -> None:
     log.warning("%s", scenario)
     with (LosingWorld if scenario.losing else World)(scenario, tmp_path / "job") as world:

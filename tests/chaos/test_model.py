@@ -123,7 +123,9 @@ def test_a_loss_must_be_reported(loss: Loss, bodies: str, silent: bool) -> None:
     reports = {
         "errors": Step("x", [loss], errors=[WENT]),
         "warnings": Step("x", [loss], warnings=[WENT]),
-        "of another stream": Step("x", [loss], errors=[WENT.replace("A0", "A1")], warnings=[WENT.replace("A0", "A")]),
+        "of another stream": Step(
+            "x", [loss], errors=[WENT.replace("A0", "A1")], warnings=[WENT.replace("A0", "A")]
+        ),
     }
     for how, accepts, enough in (
         ("errors", False, True),
@@ -133,15 +135,22 @@ def test_a_loss_must_be_reported(loss: Loss, bodies: str, silent: bool) -> None:
         ("of another stream", False, False),
         ("of another stream", True, False),
     ):
-        assert bool(unreported(reports[how], rows(bodies), accepts=accepts)) == (silent and not enough)
+        assert bool(unreported(reports[how], rows(bodies), accepts=accepts)) == (
+            silent and not enough
+        )
 
 
 def test_a_query_fails_with_one_of_several_losses() -> None:
     losses = [LOST, Loss("A1", must=True)]
     other = WENT.replace("A0", "A1")
-    assert unreported(Step("x", losses, errors=[WENT], warnings=[other]), rows("abc"), accepts=False) == []
+    assert (
+        unreported(Step("x", losses, errors=[WENT], warnings=[other]), rows("abc"), accepts=False)
+        == []
+    )
     assert len(unreported(Step("x", losses, errors=[WENT]), rows("abc"), accepts=False)) == 1
-    assert len(unreported(Step("x", losses, warnings=[WENT, other]), rows("abc"), accepts=False)) == 2
+    assert (
+        len(unreported(Step("x", losses, warnings=[WENT, other]), rows("abc"), accepts=False)) == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,15 +162,37 @@ def test_a_query_fails_with_one_of_several_losses() -> None:
         (Step("x", [WHOLE], errors=[WENT]), False, None, 1),
         (Step("x", [WHOLE], warnings=[WENT]), True, None, 1),
         (Step("x", [WHOLE, LOST], warnings=[WENT]), True, None, 0),
-        (Step("x", [WHOLE], errors=["spark_jetstream.errors.OutageError: no answer"]), False, None, 1),
-        (Step("x", [LOST], errors=["spark_jetstream.errors.OutageError: no answer"]), False, None, 1),
-        (Step("x", [WHOLE], errors=["spark_jetstream.source.offsets.OffsetError: cut"], damaged=True), False, None, 0),
+        (
+            Step("x", [WHOLE], errors=["spark_jetstream.errors.OutageError: no answer"]),
+            False,
+            None,
+            1,
+        ),
+        (
+            Step("x", [LOST], errors=["spark_jetstream.errors.OutageError: no answer"]),
+            False,
+            None,
+            1,
+        ),
+        (
+            Step(
+                "x",
+                [WHOLE],
+                errors=["spark_jetstream.source.offsets.OffsetError: cut"],
+                damaged=True,
+            ),
+            False,
+            None,
+            0,
+        ),
         (Step("x", [LOST], errors=[REFUSED], again=frozenset("a")), False, "exactly-once", 0),
         (Step("x", [LOST], errors=[REFUSED]), False, "exactly-once", 1),
         (Step("x", [LOST], errors=[REFUSED], again=frozenset("a")), False, "deduplicated", 1),
     ],
 )
-def test_nothing_healthy_may_fail(step: Step, accepts: bool, level: str | None, alarms: int) -> None:
+def test_nothing_healthy_may_fail(
+    step: Step, accepts: bool, level: str | None, alarms: int
+) -> None:
     assert len(false_alarms(step, accepts=accepts, level=level)) == alarms
 
 
@@ -186,8 +217,16 @@ def test_scenarios_of_losses() -> None:
     drawn = {fault.name for scenario in losing for fault in scenario.faults}
     assert all(callable(getattr(LosingWorld, name)) for name in drawn)
     # Each twice in 30, and none in the runs that must lose nothing.
-    assert {Counter(fault.name for fault in scenario.faults)[name] for scenario in losing for name in drawn} == {2}
-    others = {fault.name for scenario in scenarios if not scenario.losing for fault in scenario.faults}
+    assert {
+        Counter(fault.name for fault in scenario.faults)[name]
+        for scenario in losing
+        for name in drawn
+    } == {2}
+    others = {
+        fault.name for scenario in scenarios if not scenario.losing for fault in scenario.faults
+    }
     assert drawn.isdisjoint(others)
     assert {query.accepts for scenario in losing for query in scenario.queries} == {True, False}
-    assert {query.accepts for scenario in scenarios if not scenario.losing for query in scenario.queries} == {False}
+    assert {
+        query.accepts for scenario in scenarios if not scenario.losing for query in scenario.queries
+    } == {False}

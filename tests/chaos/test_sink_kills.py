@@ -49,13 +49,23 @@ def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
 class Target:
     """A stream of a test's own, and the options to write to it: one row after the other, nearly."""
 
-    def __init__(self, server: NatsServer, delivery: str, window: int | None = None, *, delayed: bool = False) -> None:
+    def __init__(
+        self, server: NatsServer, delivery: str, window: int | None = None, *, delayed: bool = False
+    ) -> None:
         self.url = server.url
         self.stream = f"K{next(_numbers)}"
         self.write = f"write{self.stream}"
         self.count = DELAYED if delayed else COUNT
-        config: dict[str, Any] = {"allow_msg_schedules": True} if delayed else {"allow_atomic": True}
-        create(self.url, self.stream, storage="file", duplicate_window=window or LEVELS[delivery], **config)
+        config: dict[str, Any] = (
+            {"allow_msg_schedules": True} if delayed else {"allow_atomic": True}
+        )
+        create(
+            self.url,
+            self.stream,
+            storage="file",
+            duplicate_window=window or LEVELS[delivery],
+            **config,
+        )
         self.options = {
             "servers": server.url,
             "stream": self.stream,
@@ -75,9 +85,15 @@ _numbers = iter(range(1, 1000))
 @pytest.mark.parametrize(
     ("delivery", "delayed"),
     [
-        *(pytest.param(level, False, marks=pytest.mark.full) for level in ("at-least-once", "deduplicated")),
+        *(
+            pytest.param(level, False, marks=pytest.mark.full)
+            for level in ("at-least-once", "deduplicated")
+        ),
         ("exactly-once", False),
-        *(pytest.param(level, True, marks=pytest.mark.full) for level in ("deduplicated", "exactly-once")),
+        *(
+            pytest.param(level, True, marks=pytest.mark.full)
+            for level in ("deduplicated", "exactly-once")
+        ),
     ],
 )
 def test_a_task_killed_at_every_step(
@@ -87,7 +103,9 @@ def test_a_task_killed_at_every_step(
     target = Target(nats_server, delivery, delayed=delayed)
     moments = json.loads(run_apart(options=target.options, write_name=target.write))
     steps = 2
-    assert [moments.count(f"{when} publish {steps}") for when in ("before", "after", "received")] == [1, 1, 1]
+    assert [
+        moments.count(f"{when} publish {steps}") for when in ("before", "after", "received")
+    ] == [1, 1, 1]
     assert len(moments) >= 3 * steps
     if delivery == "exactly-once":
         # Batch and task are taken, then both note where the stream stands, then the task is done.
@@ -98,12 +116,16 @@ def test_a_task_killed_at_every_step(
     # All at once: each that takes over waits until it may.
     with ThreadPoolExecutor(len(partitions)) as pool:
         reports = list(pool.map(target.attempt, partitions))
-    assert [(report.rows, report.stored) for report in reports] == [(target.count, target.count)] * len(reports)
+    assert [(report.rows, report.stored) for report in reports] == [
+        (target.count, target.count)
+    ] * len(reports)
     expected = [row for each in partitions for row in values(each, target.count)]
     if delayed:
         assert len(expected) > 1000
         info = f"STREAM.INFO.{target.stream}"
-        wait_until(lambda: publisher.api(info)["state"]["num_subjects"] == 1, "all rows are published")
+        wait_until(
+            lambda: publisher.api(info)["state"]["num_subjects"] == 1, "all rows are published"
+        )
     check(delivery, rows(target.url, target.stream), expected)
 
 
@@ -126,11 +148,19 @@ def test_a_task_killed_between_the_messages_of_its_groups(
         reports = list(pool.map(partial(target.attempt, groups=groups), partitions))
     assert [(report.rows, report.stored) for report in reports] == [(COUNT, COUNT)] * len(reports)
     found = batches_of(seen_in(publisher, target.stream))
-    assert found.keys() == {(f"{one}-{group}", COUNT // groups) for one in partitions for group in range(groups)}
-    check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
+    assert found.keys() == {
+        (f"{one}-{group}", COUNT // groups) for one in partitions for group in range(groups)
+    }
+    check(
+        delivery,
+        rows(target.url, target.stream),
+        [row for each in partitions for row in values(each)],
+    )
 
 
-def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer, publisher: Publisher) -> None:
+def test_the_duplicate_window_has_passed_in_these_tests(
+    nats_server: NatsServer, publisher: Publisher
+) -> None:
     # Where it has, ids alone do not help: what exactly-once is for.
     target = Target(nats_server, "deduplicated", LEVELS["exactly-once"])
     target.attempt(1)
@@ -161,4 +191,8 @@ def test_two_attempts_at_the_same_time(nats_server: NatsServer, delivery: str) -
     failed = [why for why in ended if why]
     assert all("another attempt" in why for why in failed)
     assert len(failed) <= (0 if delivery == "deduplicated" else len(partitions))
-    check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
+    check(
+        delivery,
+        rows(target.url, target.stream),
+        [row for each in partitions for row in values(each)],
+    )

@@ -92,7 +92,12 @@ def query_of(url: str, name: str, **options: Any) -> calls.Query:
 def fill(s: Stream) -> list[Stored]:
     """Store sixty messages of several kinds; return their rows."""
     s.fill_in_turn(40, ["a", "b.x"])
-    s.send(*(Message(f"{s.subject}.h", bytes([n, 0, 255]), [("A", str(n)), ("A", "x"), ("Ü", "é")]) for n in range(20)))
+    s.send(
+        *(
+            Message(f"{s.subject}.h", bytes([n, 0, 255]), [("A", str(n)), ("A", "x"), ("Ü", "é")])
+            for n in range(20)
+        )
+    )
     return s.rows()
 
 
@@ -103,7 +108,9 @@ def fill(s: Stream) -> list[Stored]:
 class TestDomain:
     """The stream is at the server of the domain, the client at the other one."""
 
-    def test_batches_and_a_query_that_goes_on(self, linked: Linked, stream: MakeStream, domain: str) -> None:
+    def test_batches_and_a_query_that_goes_on(
+        self, linked: Linked, stream: MakeStream, domain: str
+    ) -> None:
         s = stream(domain)
         expected = fill(s)
         url = linked.other(domain).url
@@ -112,11 +119,21 @@ class TestDomain:
         assert of(subjects=f"{s.subject}.b.*,{s.subject}.h") == [
             row for row in expected if not row.subject.endswith("a")
         ]
-        assert of(startingOffsets=f'{{"{s.name}": 11}}', endingOffsets=f'{{"{s.name}": 21}}') == expected[10:20]
+        assert (
+            of(startingOffsets=f'{{"{s.name}": 11}}', endingOffsets=f'{{"{s.name}": 21}}')
+            == expected[10:20]
+        )
         at = rfc3339(s.stored_time(50))
-        assert of(startingTimestamp=at) == [row for row in expected if s.stored_time(row.sequence) >= s.stored_time(50)]
+        assert of(startingTimestamp=at) == [
+            row for row in expected if s.stored_time(row.sequence) >= s.stored_time(50)
+        ]
         query = query_of(url, s.name, domain=domain, maxMessagesPerTrigger=25)
-        assert [query.step() for _ in range(4)] == [expected[:25], expected[25:50], expected[50:], []]
+        assert [query.step() for _ in range(4)] == [
+            expected[:25],
+            expected[25:50],
+            expected[50:],
+            [],
+        ]
         s.fill(30)
         query.resume(maxMessagesPerTrigger=100)
         # From the other side, and with no domain: it is the same stream.
@@ -126,7 +143,9 @@ class TestDomain:
         assert query.rest() == s.rows()[90:]
 
     @pytest.mark.parametrize("retention", ["workqueue", *full("interest", "limits")])
-    def test_durable_progress(self, linked: Linked, stream: MakeStream, domain: str, retention: str) -> None:
+    def test_durable_progress(
+        self, linked: Linked, stream: MakeStream, domain: str, retention: str
+    ) -> None:
         # Streams and consumers of the same names in both domains, with messages of the same sequences.
         config = {"retention": retention, "allow_direct": True}
         s = stream(domain, **config)
@@ -159,7 +178,9 @@ class TestDomain:
 
         def until_noticed() -> None:
             before = caplog.text.count("going on at sequence")
-            wait_until(lambda: caplog.text.count("going on at sequence") > before, "the reader has noticed")
+            wait_until(
+                lambda: caplog.text.count("going on at sequence") > before, "the reader has noticed"
+            )
 
         linked.flicker()
         rows += itertools.islice(stored, 2500)
@@ -167,7 +188,9 @@ class TestDomain:
             rows += itertools.islice(stored, 2000)
         with broken(linked.server(domain).kill, linked.server(domain).start, until_noticed):
             rows += stored
-        assert [(row.sequence, row.data) for row in rows] == [(n, m.data) for n, m in sorted(s.messages.items())]
+        assert [(row.sequence, row.data) for row in rows] == [
+            (n, m.data) for n, m in sorted(s.messages.items())
+        ]
 
     def test_the_link_is_gone(self, linked: Linked, stream: MakeStream, domain: str) -> None:
         s = stream(domain)
@@ -177,12 +200,15 @@ class TestDomain:
         assert next(stored).sequence == 1
         query = query_of(url, s.name, domain=domain, retryTimeout="500ms")
         linked.cut()
-        api_of = (
-            rf"nobody answers at \$JS\.{domain}\.API\.[A-Z.]+{s.name}\S*: is JetStream enabled .* options domain and"
-        )
-        with pytest.raises(OutageError, match=rf"{s.name} .* no further for 0.5 s \(option retryTimeout\): .*{api_of}"):
+        api_of = rf"nobody answers at \$JS\.{domain}\.API\.[A-Z.]+{s.name}\S*: is JetStream enabled .* options domain and"
+        with pytest.raises(
+            OutageError,
+            match=rf"{s.name} .* no further for 0.5 s \(option retryTimeout\): .*{api_of}",
+        ):
             list(stored)
-        with pytest.raises(NoResponders, match=rf"cannot read stream {s.name} \(option stream\): {api_of}"):
+        with pytest.raises(
+            NoResponders, match=rf"cannot read stream {s.name} \(option stream\): {api_of}"
+        ):
             query.step()
         linked.mend()
         assert [row.sequence for row in query.rest()] == list(range(1, 2001))
@@ -190,7 +216,9 @@ class TestDomain:
 
 @contextlib.contextmanager
 def broken(
-    break_it: Callable[[], Any], mend: Callable[[], Any], enough: Callable[[], Any] = lambda: time.sleep(0.3)
+    break_it: Callable[[], Any],
+    mend: Callable[[], Any],
+    enough: Callable[[], Any] = lambda: time.sleep(0.3),
 ) -> Iterator[None]:
     """Break something, which a thread mends when it has been broken for long enough."""
     break_it()
@@ -229,7 +257,8 @@ def test_mirrors_have_the_rows_of_their_origin(stream: MakeStream) -> None:
         ({"subject_transforms": [to]}, moved),
     ]
     mirrors = [
-        (stream("leaf", mirror=mirror(origin, "hub", **fields)), rows_of_mirror) for fields, rows_of_mirror in cases
+        (stream("leaf", mirror=mirror(origin, "hub", **fields)), rows_of_mirror)
+        for fields, rows_of_mirror in cases
     ]
     second = stream("leaf", mirror=mirror(mirrors[0][0]))
     for copy, rows_of_mirror in (*mirrors, (second, expected)):
@@ -250,7 +279,9 @@ def test_a_mirror_that_is_behind(linked: Linked, stream: MakeStream) -> None:
     linked.cut()
     origin.fill(30)
     assert query.step() == []
-    with pytest.raises(OptionError, match=f"begins stream {copy.name} at sequence 31, but its last message has"):
+    with pytest.raises(
+        OptionError, match=f"begins stream {copy.name} at sequence 31, but its last message has"
+    ):
         read(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": 31}}')
     linked.mend()
     copy.wait_for(50)
@@ -280,7 +311,9 @@ def test_a_mirror_that_is_promoted(linked: Linked, stream: MakeStream) -> None:
 # Direct Get, which mirrors answer for their origins
 
 
-def test_direct_gets_of_a_stream_with_the_name_of_another_ones_origin(linked: Linked, stream: MakeStream) -> None:
+def test_direct_gets_of_a_stream_with_the_name_of_another_ones_origin(
+    linked: Linked, stream: MakeStream
+) -> None:
     far = stream("hub")
     fill(far)
     near = stream("leaf", far.name, subjects=["near.>"], allow_direct=True)
@@ -288,7 +321,10 @@ def test_direct_gets_of_a_stream_with_the_name_of_another_ones_origin(linked: Li
     copy = stream("leaf", mirror=mirror(far, "hub"), mirror_direct=True)
     wait_until(lambda: answering(linked.leaf.url, near.name) == copy.name, "the mirror answers")
     for _ in range(10):
-        assert read(linked.hub.url, near.name, domain="leaf", readWith="direct", fetchBatch=15) == near.rows()
+        assert (
+            read(linked.hub.url, near.name, domain="leaf", readWith="direct", fetchBatch=15)
+            == near.rows()
+        )
 
 
 def answering(url: str, stream: str) -> str:
@@ -315,16 +351,26 @@ def test_sources_from_two_domains(linked: Linked, stream: MakeStream) -> None:
     for origin in (near, far):
         here = [row for row in stored if row.subject.startswith(f"{origin.subject}.")]
         # Origin (with a hash if it is elsewhere), sequence there, filter, transform, and since 2.15 the subject.
-        sources = [row.headers.pop("Nats-Stream-Source")[0].split(" ") for row in here if row.headers]
+        sources = [
+            row.headers.pop("Nats-Stream-Source")[0].split(" ") for row in here if row.headers
+        ]
         assert [(source[0].split(":")[0], int(source[1]), source[4]) for source in sources] == [
             (origin.name, sequence, row.subject) for sequence, row in enumerate(here, start=1)
         ]
         assert here == [
-            row._replace(stream=both.name, sequence=other.sequence, micros=other.micros, headers=row.headers or {})
+            row._replace(
+                stream=both.name,
+                sequence=other.sequence,
+                micros=other.micros,
+                headers=row.headers or {},
+            )
             for row, other in zip(origin.rows(), here, strict=True)
         ]
     query = query_of(linked.hub.url, both.name, domain="leaf", maxMessagesPerTrigger=70)
-    assert [[row.sequence for row in query.step()] for _ in range(2)] == [list(range(1, 71)), list(range(71, 121))]
+    assert [[row.sequence for row in query.step()] for _ in range(2)] == [
+        list(range(1, 71)),
+        list(range(71, 121)),
+    ]
 
 
 # Writing through a domain, and to the streams of another account
@@ -339,17 +385,26 @@ def sink(url: str, delivery: str, **options: Any) -> Sink:
 @pytest.mark.parametrize("delivery", ["deduplicated", "exactly-once"])
 class TestWriting:
     @pytest.mark.parametrize(("domain", "named"), [("hub", True), ("leaf", False)])
-    def test_to_a_domain(self, linked: Linked, stream: MakeStream, delivery: str, domain: str, named: bool) -> None:
+    def test_to_a_domain(
+        self, linked: Linked, stream: MakeStream, delivery: str, domain: str, named: bool
+    ) -> None:
         s = stream(domain)
         # What is sent again because its answer is late counts as a duplicate.
         given = {"ackTimeout": "60s", **({"stream": s.name} if named else {})}
         writer = sink(linked.other(domain).url, delivery, domain=domain, **given)
         task, other = WriteTask(s.name, 1, 0), linked.other(domain)
         # What is published before that waits for a retry.
-        wait_until(lambda: f"{s.subject}.>" in str(other.monitor("/leafz?subs=1")), "the link knows the stream")
+        wait_until(
+            lambda: f"{s.subject}.>" in str(other.monitor("/leafz?subs=1")),
+            "the link knows the stream",
+        )
         die(writer, s, rows(f"{s.subject}.a", 0, 300), task=task)
         report = writer.write([rows(f"{s.subject}.a", 0, 1000)], task=task)
-        assert (report.stored, report.duplicates, report.streams) == (1000, 300, {s.name: (1, 1000)})
+        assert (report.stored, report.duplicates, report.streams) == (
+            1000,
+            300,
+            {s.name: (1, 1000)},
+        )
         assert numbers(s.url, s.name) == list(range(1000))
         if delivery == "exactly-once":
             # The ledger is where the stream is, and nowhere else.
@@ -360,7 +415,9 @@ class TestWriting:
 
     def test_while_the_link_breaks(self, linked: Linked, stream: MakeStream, delivery: str) -> None:
         s = stream("leaf", storage="file")
-        writer = sink(linked.hub.url, delivery, domain="leaf", requestTimeout="1s", maxInFlight=2000)
+        writer = sink(
+            linked.hub.url, delivery, domain="leaf", requestTimeout="1s", maxInFlight=2000
+        )
 
         def batches() -> Iterator[pa.RecordBatch]:
             for number in range(12):
@@ -395,7 +452,9 @@ class TestWriting:
         assert patient.write([some], task=task).stored == 10
         assert numbers(s.url, s.name) == list(range(10))
 
-    def test_to_another_account(self, nats_server_factory: Callable[..., NatsServer], delivery: str) -> None:
+    def test_to_another_account(
+        self, nats_server_factory: Callable[..., NatsServer], delivery: str
+    ) -> None:
         server = nats_server_factory(config=blocks(PAGE, "conf")[2].text)
         with Publisher(server.url, **OWNER) as owner:
             Stream(server.url, "TOTALS", owner)
@@ -404,9 +463,13 @@ class TestWriting:
             for duplicates in (0, 500):
                 report = writer.write([rows("totals.a", 0, 500)], task=WriteTask("q", 1, 0))
                 assert (report.stored, report.duplicates) == (500, duplicates)
-            assert [row.data for row in read(server.url, "TOTALS", **login)] == [b"row %d" % n for n in range(500)]
+            assert [row.data for row in read(server.url, "TOTALS", **login)] == [
+                b"row %d" % n for n in range(500)
+            ]
 
-    def test_what_another_domain_stores_does_not_count(self, linked: Linked, stream: MakeStream, delivery: str) -> None:
+    def test_what_another_domain_stores_does_not_count(
+        self, linked: Linked, stream: MakeStream, delivery: str
+    ) -> None:
         near = stream("hub")
         # It captures other subjects: where both streams capture a row, either answer may be first.
         far = stream("leaf", near.name, subjects=[f"{near.subject}.far.>"])
@@ -419,11 +482,15 @@ class TestWriting:
             with pytest.raises(RowRefused, match=refusal):
                 writer.write([rows(f"{near.subject}.a", 10, 10)], task=WriteTask(near.name, 2, 0))
 
-    def test_a_domain_that_does_not_exist(self, linked: Linked, stream: MakeStream, delivery: str) -> None:
+    def test_a_domain_that_does_not_exist(
+        self, linked: Linked, stream: MakeStream, delivery: str
+    ) -> None:
         s = stream("hub")
         wrong = r"not domain mars \(option domain\)|nobody answers at \$JS\.mars\.API\..*options domain and"
         with pytest.raises((RowRefused, NoResponders, DeliveryError), match=wrong):
-            sink(linked.hub.url, delivery, domain="mars", retryTimeout="500ms").write([rows(f"{s.subject}.a", 0, 10)])
+            sink(linked.hub.url, delivery, domain="mars", retryTimeout="500ms").write(
+                [rows(f"{s.subject}.a", 0, 10)]
+            )
 
 
 @pytest.mark.full
@@ -438,7 +505,9 @@ def test_the_page_on_topologies(spark: SparkSession, tmp_path: Path) -> None:
         hub = stack.enter_context(NatsServer(config=of_hub.replace("7422", str(lease.port))))
         of_leaf = of_leaf.replace("hub.example.com:7422", f"127.0.0.1:{lease.port}")
         leaf = stack.enter_context(NatsServer(config=of_leaf, http_monitor=True))
-        poll(lambda: leaf.monitor("/leafz")["leafnodes"] or None, 60, lambda: TimeoutError("no link"))
+        poll(
+            lambda: leaf.monitor("/leafz")["leafnodes"] or None, 60, lambda: TimeoutError("no link")
+        )
         to_hub, to_leaf = (stack.enter_context(Publisher(server.url)) for server in (hub, leaf))
         Stream(leaf.url, "TOTALS", to_leaf)
         Stream(leaf.url, "ORDERS", to_leaf).fill(150)
@@ -450,7 +519,10 @@ def test_the_page_on_topologies(spark: SparkSession, tmp_path: Path) -> None:
         # Asked on a new connection: the server has closed one that was quiet for minutes.
         assert api(leaf.url, "STREAM.INFO.TOTALS")["state"]["messages"] == 150
         assert sum(progress["numInputRows"] for progress in names["query"].recentProgress) == 50
-        assert {row["stream"] for row in names["by_origin"].collect()} == {"ORDERS", "ORDERS_OF_THE_HUB"}
+        assert {row["stream"] for row in names["by_origin"].collect()} == {
+            "ORDERS",
+            "ORDERS_OF_THE_HUB",
+        }
     with NatsServer(config=of_accounts) as server, Publisher(server.url, **OWNER) as owner:
         Stream(server.url, "TOTALS", owner)
         examples[-1].run({DEFAULT_URL: server.url}, names)

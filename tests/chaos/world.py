@@ -8,6 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +20,14 @@ from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.chaos import cluster_faults, server_faults, spark_faults
 from tests.chaos.clients import OTHER, Clients
 from tests.chaos.load import Load
-from tests.chaos.model import counted, last_of_each, unjustified, violations, whole_copies, whole_groups
+from tests.chaos.model import (
+    counted,
+    last_of_each,
+    unjustified,
+    violations,
+    whole_copies,
+    whole_groups,
+)
 from tests.chaos.scenario import FILES, Fault, Layout, Query, Scenario
 from tests.support.jobs import BRISK, Job, spark_home
 from tests.support.proxy import WireProxy
@@ -38,18 +46,29 @@ _DURABLE = {"spark", OTHER}
 
 def read_by(query: Query, messages: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """The messages that a query reads with their subjects, of those by stream."""
-    return {body: subject for name in query.streams for body, subject in messages[name].items() if query.reads(subject)}
+    return {
+        body: subject
+        for name in query.streams
+        for body, subject in messages[name].items()
+        if query.reads(subject)
+    }
 
 
 def client_names(server: NatsServer) -> list[str]:
     """The names of the connector's clients that a server has; the suite's own have none."""
-    return [connection["name"] for connection in server.monitor("/connz")["connections"] if "name" in connection]
+    return [
+        connection["name"]
+        for connection in server.monitor("/connz")["connections"]
+        if "name" in connection
+    ]
 
 
 def function_of(fault: str) -> Callable[[World, Fault], None]:
     """What makes a fault happen, by its name."""
     modules = (spark_faults, server_faults, cluster_faults)
-    function: Callable[[World, Fault], None] = next(getattr(each, fault) for each in modules if hasattr(each, fault))
+    function: Callable[[World, Fault], None] = next(
+        getattr(each, fault) for each in modules if hasattr(each, fault)
+    )
     return function
 
 
@@ -72,7 +91,12 @@ class World:
         """What a single server reads as its configuration."""
         self._folder = folder
         # One runs the connections of a process as long as it lives.
-        self._threads = {"spark-jetstream", "wire-proxy", "client", *(thread.name for thread in threading.enumerate())}
+        self._threads = {
+            "spark-jetstream",
+            "wire-proxy",
+            "client",
+            *(thread.name for thread in threading.enumerate()),
+        }
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> World:
@@ -82,11 +106,15 @@ class World:
                 self.configuration.write_text(server_faults.configuration())
                 # The server looks for it below the folder of its configuration.
                 config = f'include "{"../" * 30}{self.configuration}"'
-                self.server = stack.enter_context(NatsServer(http_monitor=True, config=config, binary=OLDER))
+                self.server = stack.enter_context(
+                    NatsServer(http_monitor=True, config=config, binary=OLDER)
+                )
                 self.proxy = stack.enter_context(WireProxy(self.server.url))
                 self.servers, self._url = [self.server], self.proxy.url
             else:
-                self.cluster = stack.enter_context(NatsCluster(config=server_faults.GRACE, binary=OLDER))
+                self.cluster = stack.enter_context(
+                    NatsCluster(config=server_faults.GRACE, binary=OLDER)
+                )
                 self.servers, self._url = list(self.cluster.servers), self.cluster.url
             self.configs: dict[str, dict[str, Any]] = {}
             for query in queries:
@@ -103,7 +131,9 @@ class World:
             self.wait(self._all_held, "the consumers that hold messages")
             if self.scenario.servers > 1:
                 self.cluster.wait_ready()  # each replica of a stream knows its consumers
-            self.load = stack.enter_context(Load([server.url for server in self.servers], self.inputs, files))
+            self.load = stack.enter_context(
+                Load([server.url for server in self.servers], self.inputs, files)
+            )
             self.clients = stack.enter_context(Clients(self))
             self._stack = stack.pop_all()
         return self
@@ -113,7 +143,9 @@ class World:
 
     def _all_held(self) -> bool:
         """Whether the consumers exist without which a stream keeps nothing."""
-        held = [name for query in self.scenario.queries if query.source.held for name in query.streams]
+        held = [
+            name for query in self.scenario.queries if query.source.held for name in query.streams
+        ]
         with contextlib.suppress(Refused):
             return all(self.api(f"CONSUMER.INFO.{name}.spark") for name in held)
         return False
@@ -126,16 +158,22 @@ class World:
     def api(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return api(self.ask_url, path, body)
 
-    def position(self, query: Query, log: str, batch: int | None = None) -> Mapping[str, StreamPosition]:
+    def position(
+        self, query: Query, log: str, batch: int | None = None
+    ) -> Mapping[str, StreamPosition]:
         """How far a query has read its streams by the newest batch (or this one) of ``offsets`` or ``commits``."""
         folder = self.job.checkpoint / query.name / "offsets"
         number = self.job.latest(f"{query.name}/{log}") if batch is None else batch
         with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged by a fault
-            return Offset.from_json(json.loads((folder / str(number)).read_text().splitlines()[-1])).streams
+            return Offset.from_json(
+                json.loads((folder / str(number)).read_text().splitlines()[-1])
+            ).streams
         return {}
 
     def start_job(self) -> None:
-        options = {query.name: query.options(self._url, self.changed) for query in self.scenario.queries}
+        options = {
+            query.name: query.options(self._url, self.changed) for query in self.scenario.queries
+        }
         temporary = self._folder.with_name("tmp")
         temporary.mkdir(exist_ok=True)
         # A task may fail as often as its worker is killed. What killed processes leave goes with the folder.
@@ -183,7 +221,9 @@ class World:
 
     def goes_on(self) -> None:
         """Wait until each query has committed a batch more."""
-        before = {query.name: self.job.latest(f"{query.name}/commits") for query in self.scenario.queries}
+        before = {
+            query.name: self.job.latest(f"{query.name}/commits") for query in self.scenario.queries
+        }
         self.wait(
             lambda: all(self.job.latest(f"{name}/commits") > last for name, last in before.items()),
             f"batches after {before}",
@@ -197,9 +237,17 @@ class World:
         self.clients.stay()
         self.load.finish()
         result = self.job.finish()
-        wrong = [fault for query in self.scenario.queries for fault in self._wrong(query, self._rows(query, result))]
+        wrong = [
+            fault
+            for query in self.scenario.queries
+            for fault in self._wrong(query, self._rows(query, result))
+        ]
         if not self.scenario.losing:
-            other = [name for name, texts in result.items() if texts.get("batch", texts["rows"]) != texts["rows"]]
+            other = [
+                name
+                for name, texts in result.items()
+                if texts.get("batch", texts["rows"]) != texts["rows"]
+            ]
             wrong += [f"{name}: a batch has other rows than the query" for name in other]
         return wrong + self._left()
 
@@ -210,18 +258,24 @@ class World:
         with self.job.frozen(), contextlib.suppress(OSError, Refused):
             for query in self.scenario.queries:
                 if query.source.held and query.level is None:
-                    state = self.api(f"STREAM.INFO.{query.streams[0]}", {"deleted_details": True})["state"]
+                    state = self.api(f"STREAM.INFO.{query.streams[0]}", {"deleted_details": True})[
+                        "state"
+                    ]
                     gone = {*range(1, state["first_seq"]), *(state.get("deleted") or ())}
                     # Others take what it does not read.
                     gone &= self._sequences(query, query.streams[0])
                     if early := sorted(gone - self.job.committed(query.name)):
-                        wrong.append(f"{query.name}: gone before their commit: {early[:5]}, {len(early)} in all")
+                        wrong.append(
+                            f"{query.name}: gone before their commit: {early[:5]}, {len(early)} in all"
+                        )
         return wrong
 
     def _sequences(self, query: Query, name: str) -> set[int]:
         """The sequences of the messages of a stream that a query reads."""
         texts = self.load.stored[name]
-        return {at for text, at in self.load.sequences[name].copy().items() if query.reads(texts[text])}
+        return {
+            at for text, at in self.load.sequences[name].copy().items() if query.reads(texts[text])
+        }
 
     def _wrong(self, query: Query, rows: Counter[str]) -> list[str]:
         """Return what is wrong with a query that has written these rows, in words."""
@@ -231,7 +285,9 @@ class World:
         failed = unjustified(self.job.errors(query.name), self.applied)
         wrong = [f"{query.name}: failed by itself: {error}" for error in failed]
         for dead in (False, True) if query.dead_letters else (False,):
-            must, may = ([text for text in texts if query.dies(text) is dead] for texts in (kept, sent))
+            must, may = (
+                [text for text in texts if query.dies(text) is dead] for texts in (kept, sent)
+            )
             there = Counter(text for _, text in self._stored(query.dead)) if dead else rows
             found = violations(must, may, there, query.level)
             wrong += [f"{query.name}{', dead letters' if dead else ''}: {fault}" for fault in found]
@@ -248,14 +304,20 @@ class World:
         rows = [row for name in query.targets for row in self._stored(name)]
         if query.writes == "counters":
             prefix = f"{query.target}.row."
-            last = {subject.removeprefix(prefix).replace(".", " "): json.loads(value)["val"] for subject, value in rows}
+            last = {
+                subject.removeprefix(prefix).replace(".", " "): json.loads(value)["val"]
+                for subject, value in rows
+            }
             return counted(last)
         texts = [text for _, text in rows]
         return Counter(texts) if query.rows.parts == 1 else whole_groups(texts, query.rows.parts)
 
     def _stored(self, stream: str) -> list[tuple[str, str]]:
         """The subjects and texts in a stream."""
-        return [(subject, data.decode().rstrip(".")) for subject, data in with_subjects(self.ask_url, stream)]
+        return [
+            (subject, data.decode().rstrip("."))
+            for subject, data in with_subjects(self.ask_url, stream)
+        ]
 
     def _left(self) -> list[str]:
         """What the queries have left on the machine and on the servers."""
@@ -263,15 +325,24 @@ class World:
             wait_until(lambda: not self.job.processes(), "no process", 30)
         wrong = [f"a process is left: {command}" for command in self.job.processes().values()]
         self.job.kill()
-        wrong += [f"a file is left: {path}" for path in self._folder.with_name("tmp").glob("**/spark-jetstream*")]
+        wrong += [
+            f"a file is left: {path}"
+            for path in self._folder.with_name("tmp").glob("**/spark-jetstream*")
+        ]
         close_all()  # what this process has read the results with
-        wrong += [f"a thread is left: {each.name}" for each in threading.enumerate() if each.name not in self._threads]
-        wrong += [f"stream {name} is left" for name in self.streams() - self.configs.keys() - {LEDGER}]
+        wrong += [
+            f"a thread is left: {each.name}"
+            for each in threading.enumerate()
+            if each.name not in self._threads
+        ]
+        wrong += [
+            f"stream {name} is left" for name in self.streams() - self.configs.keys() - {LEDGER}
+        ]
         for name in self.streams():
             with contextlib.suppress(TimeoutError):
                 # What a killed reader has left the server removes after 30 seconds.
-                wait_until(lambda name=name: set(consumers(self.ask_url, name)) <= _DURABLE, "no consumer", 90)  # type: ignore[misc]
-            if left := set(consumers(self.ask_url, name)) - _DURABLE:
+                wait_until(partial(self._no_passing_consumers, name), "no consumer", 90)
+            if left := self._passing_consumers(name):
                 wrong.append(f"consumers are left on {name}: {sorted(left)}")
         wrong += self._unread()
         wrong += [] if self.scenario.losing else self._untaken()
@@ -282,12 +353,25 @@ class World:
                 wrong.append(f"connections are left: {clients}")
         return wrong
 
+    def _passing_consumers(self, stream: str) -> set[str]:
+        """The consumers of a stream that a task or a question has made."""
+        return set(consumers(self.ask_url, stream)) - _DURABLE
+
+    def _no_passing_consumers(self, stream: str) -> bool:
+        return not self._passing_consumers(stream)
+
     def _unread(self) -> list[str]:
         """The streams that keep messages which their query has committed, in words."""
-        held = [name for query in self.scenario.queries if query.source.held for name in query.streams]
+        held = [
+            name for query in self.scenario.queries if query.source.held for name in query.streams
+        ]
 
         def kept() -> dict[str, int]:
-            return {name: kept for name in held if (kept := self.api(f"STREAM.INFO.{name}")["state"]["messages"])}
+            return {
+                name: kept
+                for name in held
+                if (kept := self.api(f"STREAM.INFO.{name}")["state"]["messages"])
+            }
 
         with contextlib.suppress(TimeoutError):
             # Where leaders change while a message is acknowledged, it stays until the stream's leader compares what its
@@ -305,7 +389,11 @@ class World:
         for query in self.scenario.queries:
             if query.shares:
                 kept, sent = (
-                    {body for body, subject in messages[query.streams[0]].items() if not query.reads(subject)}
+                    {
+                        body
+                        for body, subject in messages[query.streams[0]].items()
+                        if not query.reads(subject)
+                    }
                     for messages in (self.load.stored, self.load.sent)
                 )
                 taken = violations(kept, sent, self.clients.taken[query.name], "at-least-once")

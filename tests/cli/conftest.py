@@ -58,7 +58,9 @@ def written(config: dict[str, Any]) -> Iterator[str]:
     for field, value in config.items():
         option = flag(field)
         if isinstance(value, bool):
-            opposite = flag(field.removeprefix("no_")) if field.startswith("no_") else f"--no-{option[2:]}"
+            opposite = (
+                flag(field.removeprefix("no_")) if field.startswith("no_") else f"--no-{option[2:]}"
+            )
             yield option if value else opposite
         elif field == "metadata":
             for key, item in value.items():
@@ -66,7 +68,10 @@ def written(config: dict[str, Any]) -> Iterator[str]:
         elif value and isinstance(value, list) and all(isinstance(item, str) for item in value):
             yield from (option, ",".join(value))
         else:
-            yield from (option, json.dumps(value) if isinstance(value, (dict, list)) else str(value))
+            yield from (
+                option,
+                json.dumps(value) if isinstance(value, (dict, list)) else str(value),
+            )
 
 
 def refused(ran: Ran, code: int, *words: str) -> None:

@@ -55,7 +55,11 @@ def test_limits_and_usage_are_a_table(server: NatsServer) -> None:
         "domain hub",
         "largest message 1MiB",
     ]
-    assert {"one stream on disk 476.8MiB", "unacknowledged of one consumer 500", "max_bytes required"} <= {*lines}
+    assert {
+        "one stream on disk 476.8MiB",
+        "unacknowledged of one consumer 500",
+        "max_bytes required",
+    } <= {*lines}
     assert lines[-5:] == [
         "used reserved limit % used % reserved",
         "storage 0B 238.4MiB 953.7MiB 0.0% 25.0%",
@@ -77,14 +81,22 @@ def test_json_is_what_the_api_says_and_failed_requests_are_counted(server: NatsS
     assert f"failed API requests {failed}" in [" ".join(row) for row in info(server).rows]
 
 
-@pytest.mark.usefixtures("publisher")  # its stream stays: with the last one the server removes the folder of all
-def test_all_streams_are_saved_and_restored(server: NatsServer, nats_server: NatsServer, tmp_path: Path) -> None:
+@pytest.mark.usefixtures(
+    "publisher"
+)  # its stream stays: with the last one the server removes the folder of all
+def test_all_streams_are_saved_and_restored(
+    server: NatsServer, nats_server: NatsServer, tmp_path: Path
+) -> None:
     target, line = tmp_path / "saved", ("account", "backup", tmp_path / "saved", *LOGIN)
     assert succeed(*line, url=server.url).out.startswith(f"1 stream saved at {target}, ")
     refused(run_command(*line, url=server.url), 2, f"{target} exists already")
-    assert succeed("account", "backup", f"{target}2", *LOGIN, "--json", url=server.url).json["streams"] == ["S"]
+    assert succeed("account", "backup", f"{target}2", *LOGIN, "--json", url=server.url).json[
+        "streams"
+    ] == ["S"]
     restore = ("account", "restore", target)
-    refused(run_command(*restore, *LOGIN, url=server.url), 1, "there is S already; nothing was restored")
+    refused(
+        run_command(*restore, *LOGIN, url=server.url), 1, "there is S already; nothing was restored"
+    )
     assert succeed(*restore, url=nats_server.url).out == f"1 stream restored from {target}\n"
     meta = target / "S" / "backup.json"
     (target / "S" / MANIFEST).unlink()
@@ -104,10 +116,20 @@ def test_an_account_without_limits_has_none_in_the_table(do: Command) -> None:
 
 
 def test_each_tier_has_its_rows(nats_server: NatsServer, do: Command) -> None:
-    limits = {"max_storage": 1000, "max_memory": -1, "max_streams": 4, "max_consumers": -1, "max_ack_pending": 20}
+    limits = {
+        "max_storage": 1000,
+        "max_memory": -1,
+        "max_streams": 4,
+        "max_consumers": -1,
+        "max_ack_pending": 20,
+    }
     tiers = {
         "R1": {"storage": 250, "streams": 1, "limits": limits},
-        "R3": {"reserved_storage": 500, "streams": 3, "limits": {**limits, "storage_max_stream_bytes": 300}},
+        "R3": {
+            "reserved_storage": 500,
+            "streams": 3,
+            "limits": {**limits, "storage_max_stream_bytes": 300},
+        },
     }
     with FakeApi(nats_server.url, {"INFO": {"tiers": tiers, "api": {"level": 0}}}) as fake:
         ran = do("account", "info", "--js-api-prefix", fake.prefix)

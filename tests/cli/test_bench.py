@@ -56,9 +56,14 @@ def test_the_table_has_a_row_for_each_way(do: Command) -> None:
 
 
 def test_json_has_exact_rates_and_latencies(do: Command) -> None:
-    printed = do(*FEW, "--size", 100, "--json", "--no-direct", "--delivery", "at-least-once", "--batch", 500).json
+    printed = do(
+        *FEW, "--size", 100, "--json", "--no-direct", "--delivery", "at-least-once", "--batch", 500
+    ).json
     assert printed["settings"]["size"] == 100
-    assert [rate["what"] for rate in printed["rates"]] == ["sink, at-least-once", "source, readWith=consumer"]
+    assert [rate["what"] for rate in printed["rates"]] == [
+        "sink, at-least-once",
+        "source, readWith=consumer",
+    ]
     for rate in printed["rates"]:
         assert (rate["messages"], rate["bytes"]) == (2000, 200_000)
         assert rate["messages_per_second"] == pytest.approx(2000 / rate["seconds"])
@@ -68,7 +73,9 @@ def test_json_has_exact_rates_and_latencies(do: Command) -> None:
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["max"]
 
 
-def test_a_stream_that_is_there_is_only_read(do: Command, publisher: Publisher, stream: MakeStream) -> None:
+def test_a_stream_that_is_there_is_only_read(
+    do: Command, publisher: Publisher, stream: MakeStream
+) -> None:
     made = stream(allow_direct=True)
     made.fill(300)
     publisher.api(f"STREAM.MSG.DELETE.{made.name}", {"seq": 7})
@@ -76,20 +83,31 @@ def test_a_stream_that_is_there_is_only_read(do: Command, publisher: Publisher, 
     ran = do("--json", "--stream", made.name, "--messages", 200)
     assert [rate["messages"] for rate in ran.json["rates"]] == [199, 199]
     assert "latency_seconds" not in ran.json
-    wait_until(lambda: publisher.api(f"STREAM.INFO.{made.name}")["state"] == before, "the stream is as it was")
+    wait_until(
+        lambda: publisher.api(f"STREAM.INFO.{made.name}")["state"] == before,
+        "the stream is as it was",
+    )
 
 
-def test_a_subject_is_written_to_and_nothing_else_is_touched(do: Command, run: Command, stream: MakeStream) -> None:
+def test_a_subject_is_written_to_and_nothing_else_is_touched(
+    do: Command, run: Command, stream: MakeStream
+) -> None:
     made = stream(allow_direct=True)
     made.fill(30)
     subject = f"{made.subject}.bench"
     line = (*FEW, "--subjects", 2, "--json", subject)
-    refused(run(*line), 2, f"Write 2,020 messages to stream {made.name}? There is no terminal to ask on")
+    refused(
+        run(*line), 2, f"Write 2,020 messages to stream {made.name}? There is no terminal to ask on"
+    )
     assert made.state()["messages"] == 30
     ran = do(*line, "--force")
     assert [rate["messages"] for rate in ran.json["rates"]] == [2000, 2000, 2000]
     assert ran.json["settings"] | {"stream": made.name, "subject": subject} == ran.json["settings"]
-    assert [made.state()[name] for name in ("messages", "first_seq", "num_subjects")] == [2050, 1, 3]
+    assert [made.state()[name] for name in ("messages", "first_seq", "num_subjects")] == [
+        2050,
+        1,
+        3,
+    ]
     # No stream has this one: it gets one, which is gone at the end.
     ran = do("--msgs", 2000, "--single", 20, "nobodys.subject", "--json")
     assert [rate["messages"] for rate in ran.json["rates"]] == [2000, 2000, 2000]
@@ -97,7 +115,9 @@ def test_a_subject_is_written_to_and_nothing_else_is_touched(do: Command, run: C
     refused(run("a.*"), 2, "subject must be a subject without blanks and wildcards")
 
 
-def test_a_work_queue_is_read_without_consumers(do: Command, publisher: Publisher, stream: MakeStream) -> None:
+def test_a_work_queue_is_read_without_consumers(
+    do: Command, publisher: Publisher, stream: MakeStream
+) -> None:
     queue = stream(retention="workqueue", allow_direct=True)
     queue.fill(10)
     ran = do("--json", "--stream", queue.name)
@@ -128,7 +148,9 @@ def test_a_failure_leaves_no_stream_and_says_why(run: Command) -> None:
     assert (ran.code, "max_payload" in ran.err) == (1, True)
 
 
-def test_an_interrupt_while_the_stream_is_made_leaves_nothing(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_the_stream_is_made_leaves_nothing(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = []
 
     def create(admin: Streams, **config: Any) -> StreamInfo:
@@ -150,7 +172,9 @@ def test_an_interrupt_while_the_stream_is_made_leaves_nothing(run: Command, monk
 
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_nothing(nats_server: NatsServer, publisher: Publisher, number: signal.Signals) -> None:
+def test_a_signal_leaves_nothing(
+    nats_server: NatsServer, publisher: Publisher, number: signal.Signals
+) -> None:
     before = names(publisher)
 
     def busy() -> bool:
@@ -174,7 +198,13 @@ def test_a_signal_leaves_nothing(nats_server: NatsServer, publisher: Publisher, 
 
 def test_a_percentile_is_the_nearest_rank() -> None:
     taken = [number / 100 for number in range(100, 0, -1)]
-    assert [percentile(taken, percent) for percent in (0, 1, 50, 99, 100)] == [0.01, 0.01, 0.5, 0.99, 1.0]
+    assert [percentile(taken, percent) for percent in (0, 1, 50, 99, 100)] == [
+        0.01,
+        0.01,
+        0.5,
+        0.99,
+        1.0,
+    ]
     assert percentile([3.0], 50) == 3.0
 
 

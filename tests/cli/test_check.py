@@ -32,8 +32,14 @@ STREAM: dict[str, Any] = {
     "created": "2026-03-01T11:00:00Z",
     "ts": "2026-03-01T12:00:00Z",
     "state": {"messages": 5, "bytes": 9, "first_seq": 1, "last_seq": 5, "num_subjects": 3},
-    "sources": [{"name": "A", "lag": 10, "active": SECOND}, {"name": "B", "lag": 200, "active": -1}],
-    "cluster": {"leader": "n1", "replicas": [{"name": "n2"}, {"name": "n3", "lag": 7, "active": 2 * SECOND}]},
+    "sources": [
+        {"name": "A", "lag": 10, "active": SECOND},
+        {"name": "B", "lag": 200, "active": -1},
+    ],
+    "cluster": {
+        "leader": "n1",
+        "replicas": [{"name": "n2"}, {"name": "n3", "lag": 7, "active": 2 * SECOND}],
+    },
 }
 CONSUMER: dict[str, Any] = {
     "stream_name": "S",
@@ -53,7 +59,11 @@ CONSUMER: dict[str, Any] = {
 def wrong_with_stream(changes: dict[str, Any], thresholds: dict[str, Any]) -> list[str]:
     info = StreamInfo.from_server({**STREAM, **changes})
     admin: Any = SimpleNamespace(streams=SimpleNamespace(load=lambda name: info))
-    return [finding.text for finding in check_stream(admin, "S", **thresholds).findings if finding.status != OK]
+    return [
+        finding.text
+        for finding in check_stream(admin, "S", **thresholds).findings
+        if finding.status != OK
+    ]
 
 
 STREAM_THRESHOLDS: list[tuple[dict[str, Any], list[str]]] = [
@@ -85,7 +95,10 @@ STREAM_THRESHOLDS: list[tuple[dict[str, Any], list[str]]] = [
     ({"peer_expect": 3}, []),
     ({"peer_lag_critical": 7}, ["peer lag of n3: 7, critical if 7 or more"]),
     ({"peer_lag_critical": 8}, []),
-    ({"peer_seen_warn": "2s", "peer_seen_critical": "3s"}, ["peer active of n3: 2s, warning if 2s or more"]),
+    (
+        {"peer_seen_warn": "2s", "peer_seen_critical": "3s"},
+        ["peer active of n3: 2s, warning if 2s or more"],
+    ),
 ]
 
 
@@ -93,32 +106,56 @@ STREAM_THRESHOLDS: list[tuple[dict[str, Any], list[str]]] = [
 def test_the_thresholds_of_a_stream(thresholds: dict[str, Any], wrong: list[str]) -> None:
     assert wrong_with_stream({}, thresholds) == wrong
     # From metadata they mean the same, and count unless the caller has others.
-    metadata = {f"io.nats.monitor.{name.replace('_', '-')}": str(value) for name, value in thresholds.items()}
-    described = {"config": {"name": "S", "metadata": {**metadata, "io.nats.monitor.enabled": "true"}}}
+    metadata = {
+        f"io.nats.monitor.{name.replace('_', '-')}": str(value)
+        for name, value in thresholds.items()
+    }
+    described = {
+        "config": {"name": "S", "metadata": {**metadata, "io.nats.monitor.enabled": "true"}}
+    }
     assert wrong_with_stream(described, {}) == wrong
-    assert wrong_with_stream(described, dict.fromkeys(thresholds, 0) | {"msgs_critical": -1, "msgs_warn": -1}) == []
+    assert (
+        wrong_with_stream(
+            described, dict.fromkeys(thresholds, 0) | {"msgs_critical": -1, "msgs_warn": -1}
+        )
+        == []
+    )
 
 
 def test_of_sources_with_one_name_the_worst_counts() -> None:
     """With other filters, or in other domains."""
-    first, last = {"name": "A", "lag": 200, "active": 9 * SECOND}, {"name": "A", "lag": 0, "active": SECOND}
+    first, last = (
+        {"name": "A", "lag": 200, "active": 9 * SECOND},
+        {"name": "A", "lag": 0, "active": SECOND},
+    )
     wrong = ["lag of A: 200, critical if 100 or more", "active of A: 9s, critical if 5s or more"]
     for sources in ([first, last], [last, first]):
-        assert wrong_with_stream({"sources": sources}, {"lag_critical": 100, "seen_critical": "5s"}) == wrong
+        assert (
+            wrong_with_stream({"sources": sources}, {"lag_critical": 100, "seen_critical": "5s"})
+            == wrong
+        )
 
 
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
-        ({"cluster": {"replicas": [{"name": "n2", "offline": True}]}}, ["there is no leader", "n2 is offline"]),
-        ({"sources": [{"name": "A", "error": {"description": "stream not found"}}]}, ["A: stream not found"]),
+        (
+            {"cluster": {"replicas": [{"name": "n2", "offline": True}]}},
+            ["there is no leader", "n2 is offline"],
+        ),
+        (
+            {"sources": [{"name": "A", "error": {"description": "stream not found"}}]},
+            ["A: stream not found"],
+        ),
         (
             {"config": {"name": "S", "metadata": {"io.nats.monitor.lag-critical": "many"}}},
             ['io.nats.monitor.lag-critical must be a whole number from -1 to 2^63-1, not "many"'],
         ),
     ],
 )
-def test_what_is_wrong_whatever_the_thresholds_are(changes: dict[str, Any], wrong: list[str]) -> None:
+def test_what_is_wrong_whatever_the_thresholds_are(
+    changes: dict[str, Any], wrong: list[str]
+) -> None:
     assert wrong_with_stream(changes, {}) == wrong
 
 
@@ -127,25 +164,35 @@ def test_what_is_wrong_whatever_the_thresholds_are(changes: dict[str, Any], wron
     [
         ({}, []),
         ({"outstanding_ack_critical": 4}, ["ack pending: 4, critical if 4 or more"]),
-        ({"waiting_critical": 2, "unprocessed_warn": 1000}, ["pending: 1,000, warning if 1,000 or more"]),
+        (
+            {"waiting_critical": 2, "unprocessed_warn": 1000},
+            ["pending: 1,000, warning if 1,000 or more"],
+        ),
         ({"redelivery_critical": 2}, ["redelivered: 2, critical if 2 or more"]),
         ({"last_delivery_critical": "30s"}, ["last delivery: 30s, critical if 30s or more"]),
         ({"last_delivery_critical": 30.5}, []),
         ({"last_ack_warn": "1h"}, ["last ack: never, warning if 1h or more"]),
         ({"pinned": True}, ["1 of 2 priority groups have a pinned client"]),
-        ({"metadata": {"io.nats.monitor.pinned": "true"}}, ["1 of 2 priority groups have a pinned client"]),
+        (
+            {"metadata": {"io.nats.monitor.pinned": "true"}},
+            ["1 of 2 priority groups have a pinned client"],
+        ),
     ],
 )
 def test_the_thresholds_of_a_consumer(thresholds: dict[str, Any], wrong: list[str]) -> None:
     config = {**CONSUMER["config"], "metadata": thresholds.get("metadata", {})}
     info = ConsumerInfo.from_server({**CONSUMER, "config": config})
     admin: Any = SimpleNamespace(consumers=SimpleNamespace(load=lambda stream, name: info))
-    result = check_consumer(admin, "S", "c", **{at: value for at, value in thresholds.items() if at != "metadata"})
+    result = check_consumer(
+        admin, "S", "c", **{at: value for at, value in thresholds.items() if at != "metadata"}
+    )
     assert [finding.text for finding in result.findings if finding.status != OK] == wrong
 
 
 def test_a_threshold_that_does_not_exist_or_is_none() -> None:
-    with pytest.raises(OptionError, match=r"^check stream has no threshold lag_critcal; did you mean lag_critical$"):
+    with pytest.raises(
+        OptionError, match=r"^check stream has no threshold lag_critcal; did you mean lag_critical$"
+    ):
         check_stream(JetStreamAdmin(), "S", lag_critcal=1)
     with pytest.raises(OptionError, match=r"^seen_warn must be a duration from 0s .*, not "):
         check_stream(JetStreamAdmin(), "S", seen_warn="5")
@@ -157,8 +204,14 @@ def test_a_threshold_that_does_not_exist_or_is_none() -> None:
 @pytest.fixture(scope="module")
 def shop() -> Iterator[NatsServer]:
     """A server with what the page of the guide checks."""
-    with NatsServer() as server, JetStreamAdmin(servers=server.url) as admin, Publisher(server.url) as publisher:
-        admin.streams.create(name="ORDERS", subjects=["orders.>"], metadata={"io.nats.monitor.msgs-critical": "2"})
+    with (
+        NatsServer() as server,
+        JetStreamAdmin(servers=server.url) as admin,
+        Publisher(server.url) as publisher,
+    ):
+        admin.streams.create(
+            name="ORDERS", subjects=["orders.>"], metadata={"io.nats.monitor.msgs-critical": "2"}
+        )
         publisher.publish(Message(f"orders.{at}", b"x") for at in range(3))
         admin.consumers.create("ORDERS", durable_name="billing", ack_policy="explicit")
         admin.streams.create(name="COPY", mirror={"name": "ORDERS"})
@@ -177,18 +230,54 @@ def test_checks_of_a_server(check: Callable[..., Any]) -> None:
     for line, code, text in (
         (f"connection {SLOW} --rtt-warn 1h", 0, "OK        request time: "),
         (f"conn {SLOW} --rtt-warn 1us", 1, ", warning if 1us or more\n"),
-        ("conn -o connectTimeout=5m --server nats://127.0.0.1:1", 2, "CRITICAL  no NATS server could be reached at "),
+        (
+            "conn -o connectTimeout=5m --server nats://127.0.0.1:1",
+            2,
+            "CRITICAL  no NATS server could be reached at ",
+        ),
         ("stream --stream ORDERS", 0, "OK        messages: 3\n"),
-        ("stream --stream ORDERS --msgs-critical 3", 2, "CRITICAL  messages: 3, critical if 3 or less\n"),
-        ("stream --stream COPY --lag-critical 1 --seen-critical 1h --peer-expect 1", 0, "OK        lag of ORDERS: 0\n"),
+        (
+            "stream --stream ORDERS --msgs-critical 3",
+            2,
+            "CRITICAL  messages: 3, critical if 3 or less\n",
+        ),
+        (
+            "stream --stream COPY --lag-critical 1 --seen-critical 1h --peer-expect 1",
+            0,
+            "OK        lag of ORDERS: 0\n",
+        ),
         ("stream --stream NONE", 2, "CRITICAL  cannot look at stream NONE: stream not found"),
         ("stream --stream A.B", 3, "UNKNOWN   stream must be "),
-        ("consumer --stream ORDERS --consumer billing --unprocessed-critical 4", 0, "OK        pending: 3\n"),
-        ("consumer --stream ORDERS --consumer billing --unprocessed-critical 3", 2, "pending: 3, critical if 3 or m"),
-        ("consumer --stream ORDERS --consumer billing --last-ack-warn 1h --json", 1, '"last ack: never, warning if 1h'),
-        ("kv --bucket prices --key tea --values-warn 1 --values-critical 2", 1, "values: 1, warning if 1 or more\n"),
-        ("kv --bucket prices --key coffee", 2, "CRITICAL  cannot get key coffee of bucket prices: there is no such "),
-        ("meta --expect 1", 3, "UNKNOWN   cannot look at the meta group: log in to the system account\n"),
+        (
+            "consumer --stream ORDERS --consumer billing --unprocessed-critical 4",
+            0,
+            "OK        pending: 3\n",
+        ),
+        (
+            "consumer --stream ORDERS --consumer billing --unprocessed-critical 3",
+            2,
+            "pending: 3, critical if 3 or m",
+        ),
+        (
+            "consumer --stream ORDERS --consumer billing --last-ack-warn 1h --json",
+            1,
+            '"last ack: never, warning if 1h',
+        ),
+        (
+            "kv --bucket prices --key tea --values-warn 1 --values-critical 2",
+            1,
+            "values: 1, warning if 1 or more\n",
+        ),
+        (
+            "kv --bucket prices --key coffee",
+            2,
+            "CRITICAL  cannot get key coffee of bucket prices: there is no such ",
+        ),
+        (
+            "meta --expect 1",
+            3,
+            "UNKNOWN   cannot look at the meta group: log in to the system account\n",
+        ),
     ):
         ran = check(*shlex.split(line), **({"url": None} if "--server" in line else {}))
         assert (ran.code, ran.err) == (code, ""), line
@@ -199,7 +288,12 @@ def test_formats(check: Callable[..., Any]) -> None:
     line = ("stream", "--stream", "ORDERS", "--msgs-warn", 3, "--msgs-critical", 0)
     data = check(*line, "--json").json
     assert data == check(*line, "--format", "json").json
-    assert (data["check"], data["item"], data["status"], len(data["findings"])) == ("stream", "ORDERS", WARNING, 4)
+    assert (data["check"], data["item"], data["status"], len(data["findings"])) == (
+        "stream",
+        "ORDERS",
+        WARNING,
+        4,
+    )
     assert data["findings"][0] == {
         "status": WARNING,
         "text": "messages: 3, warning if 3 or less",
@@ -210,9 +304,14 @@ def test_formats(check: Callable[..., Any]) -> None:
     }
     ran = check(*line, "--format", "nagios")
     numbers = "messages=3 subjects=3 sources=0 peers=1"
-    assert (ran.code, ran.out) == (1, f"WARNING stream ORDERS: messages: 3, warning if 3 or less | {numbers}\n")
+    assert (ran.code, ran.out) == (
+        1,
+        f"WARNING stream ORDERS: messages: 3, warning if 3 or less | {numbers}\n",
+    )
     ran = check(*line, "--format", "prometheus", "--namespace", "nats")
-    samples = [sample for family in text_string_to_metric_families(ran.out) for sample in family.samples]
+    samples = [
+        sample for family in text_string_to_metric_families(ran.out) for sample in family.samples
+    ]
     values = {sample.name.removeprefix("nats_stream_"): sample.value for sample in samples}
     assert values == {"messages": 3, "subjects": 3, "sources": 0, "peers": 1, "status_code": 1}
     assert (ran.code, {sample.labels["item"] for sample in samples}) == (0, {"ORDERS"})
@@ -247,24 +346,45 @@ def test_a_cluster() -> None:
     """Its replicas, and its meta group, which only a user of the system account sees."""
     with NatsCluster(config=SYSTEM) as cluster, JetStreamAdmin(servers=cluster.url) as admin:
         admin.streams.create(name="THREE", subjects=["three"], num_replicas=3)
-        login = ("--user", "sys", "--password", "pw", "--seen-critical", "1h", "--lag-critical", 1000)
+        login = (
+            "--user",
+            "sys",
+            "--password",
+            "pw",
+            "--seen-critical",
+            "1h",
+            "--lag-critical",
+            1000,
+        )
         check = partial(run_command, "check", url=cluster.url)
-        wait_until(lambda: check("meta", "--expect", 3, *login).code == 0, "all servers of the meta group are current")
+        wait_until(
+            lambda: check("meta", "--expect", 3, *login).code == 0,
+            "all servers of the meta group are current",
+        )
         assert "peers: 3, critical if not 5\n" in check("meta", "--expect", 5, *login).out
         stream = ("stream", "--stream", "THREE", "--peer-seen-critical", "1h", "--peer-expect")
         # Its leader hears of the other servers by itself, maybe later than the leader of the meta group.
-        wait_until(lambda: check(*stream, 3).code == 0, "the leader of the stream knows all servers")
+        wait_until(
+            lambda: check(*stream, 3).code == 0, "the leader of the stream knows all servers"
+        )
         assert check(*stream, 2).code == 2
         lost = cluster.servers[(cluster.leader_of("THREE") + 1) % 3]
         lost.stop()
-        wait_until(lambda: f"CRITICAL  {lost.name} is offline\n" in check(*stream, 3).out, "the leader notices")
+        wait_until(
+            lambda: f"CRITICAL  {lost.name} is offline\n" in check(*stream, 3).out,
+            "the leader notices",
+        )
 
 
 def test_a_server_of_no_cluster_has_no_meta_group() -> None:
     with NatsServer(config=SYSTEM) as server:
-        ran = run_command("check", "meta", "--expect", 1, "--user", "sys", "--password", "pw", url=server.url)
+        ran = run_command(
+            "check", "meta", "--expect", 1, "--user", "sys", "--password", "pw", url=server.url
+        )
     assert ran.code == 2
-    assert ran.out.splitlines()[1:] == ["  CRITICAL  the server is in no cluster, and has no meta group"]
+    assert ran.out.splitlines()[1:] == [
+        "  CRITICAL  the server is in no cluster, and has no meta group"
+    ]
 
 
 def test_the_lines_of_the_guide(check: Callable[..., Any], tmp_path: Path) -> None:
@@ -276,4 +396,6 @@ def test_the_lines_of_the_guide(check: Callable[..., Any], tmp_path: Path) -> No
     for line in lines:
         ran = check(*shlex.split(line.replace("/etc/nats/", f"{tmp_path}/")))
         assert ran.err == "", line
-        assert ran.code == (3 if line.startswith("meta") else 0) or line.startswith("connection"), ran.out
+        assert ran.code == (3 if line.startswith("meta") else 0) or line.startswith("connection"), (
+            ran.out
+        )

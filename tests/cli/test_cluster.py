@@ -43,12 +43,18 @@ def test_leader_accounts_and_servers(no_connection_left: None) -> None:
         assert do("step-down", "--force").out == "the leader of the cluster steps down\n"
         leads = leader(other_than=first)
         while leads != first:  # servers that are busy may elect another one than the preferred one
-            assert do("step-down", "--preferred", first, "--force", "--json").json == {"preferred": first}
+            assert do("step-down", "--preferred", first, "--force", "--json").json == {
+                "preferred": first
+            }
             leads = leader(other_than=leads)
         streams = partial(succeed, "stream", url=url)
         streams("add", "S", "--num-replicas", 3, *LOGIN, "app")
         assert do("purge-account", "APP", "--force", "--json").json == {"account": "APP"}
-        poll(lambda: not streams("names", *LOGIN, "app").out or None, 30, lambda: AssertionError("streams are left"))
+        poll(
+            lambda: not streams("names", *LOGIN, "app").out or None,
+            30,
+            lambda: AssertionError("streams are left"),
+        )
         gone = next(index for index in (1, 2) if cluster.servers[index].name != first)
         cluster.kill(gone)
         name = cluster.servers[gone].name
@@ -65,8 +71,12 @@ def test_leader_accounts_and_servers(no_connection_left: None) -> None:
 def test_other_accounts_get_no_answer(nats_server: NatsServer, run: Command) -> None:
     said = r"no reply within 1 s .*; a server only answers the system account of a cluster"
     admin = JetStreamAdmin(servers=nats_server.url, requestTimeout="1s")
-    with pytest.raises(RequestTimeout, match=f"cannot let the leader of the cluster step down: {said}"):
+    with pytest.raises(
+        RequestTimeout, match=f"cannot let the leader of the cluster step down: {said}"
+    ):
         admin.cluster.step_down()
     ran = run("purge-account", "APP", "--force", "--timeout", "1s")
     refused(ran, 3, "cannot delete the streams of account APP: ", "only answers the system account")
-    refused(run("remove", "n"), 2, "Remove server n, and all that only it keeps? There is no terminal")
+    refused(
+        run("remove", "n"), 2, "Remove server n, and all that only it keeps? There is no terminal"
+    )

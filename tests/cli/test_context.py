@@ -38,20 +38,47 @@ def test_contexts_are_listed_without_their_secrets(root: Path) -> None:
     broken, near, proxy = succeed("ctx", "ls", "--json").json
     assert proxy["servers"] == "wss://a:443,wss://b"
     assert succeed("context", "show", "proxy").rows[1:] == [["servers", "wss://a:443,wss://b"]]
-    assert near == {"name": "near", "selected": True, "servers": "nats://127.0.0.1:4222", "problem": ""}
+    assert near == {
+        "name": "near",
+        "selected": True,
+        "servers": "nats://127.0.0.1:4222",
+        "problem": "",
+    }
     assert "is not JSON" in broken["problem"]
     shown = succeed("context", "show")
-    assert shown.rows[1:] == [["servers", "nats://127.0.0.1:4222"], ["user", "ann"], ["password", "***"]]
+    assert shown.rows[1:] == [
+        ["servers", "nats://127.0.0.1:4222"],
+        ["user", "ann"],
+        ["password", "***"],
+    ]
     assert SECRET not in ran.out + shown.out + succeed("context", "info", "near", "-j").out
 
 
-def test_a_context_has_the_fields_of_the_nats_tool_and_is_private(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_context_has_the_fields_of_the_nats_tool_and_is_private(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PASSWORD_OF_ANN", SECRET)
     monkeypatch.setenv("NATS_URL", "nats://elsewhere")
     login = ("--user", "ann", "--password", "env://PASSWORD_OF_ANN")
-    more = ("--tlsca", "/ca.pem", "--tlsfirst", "--js-domain", "hub", "--inbox-prefix", "_INBOX_ann")
+    more = (
+        "--tlsca",
+        "/ca.pem",
+        "--tlsfirst",
+        "--js-domain",
+        "hub",
+        "--inbox-prefix",
+        "_INBOX_ann",
+    )
     ran = succeed(
-        "context", "save", "prod", "-s", "nats://a:4222,nats://b", *login, *more, "--description", "Production"
+        "context",
+        "save",
+        "prod",
+        "-s",
+        "nats://a:4222,nats://b",
+        *login,
+        *more,
+        "--description",
+        "Production",
     )
     file, chosen = root / "context" / "prod.json", root / "context.txt"
     assert ran.out == f"context prod is stored in {file}\n"
@@ -70,16 +97,33 @@ def test_a_context_has_the_fields_of_the_nats_tool_and_is_private(root: Path, mo
     data = {**json.loads(file.read_text()), "color_scheme": "red"}
     file.write_text(json.dumps(data))
     assert not chosen.exists()
-    succeed("context", "add", "prod", "--token", SECRET, "-o", "apiprefix=A.B", "--no-tlsfirst", "--select")
+    succeed(
+        "context",
+        "add",
+        "prod",
+        "--token",
+        SECRET,
+        "-o",
+        "apiprefix=A.B",
+        "--no-tlsfirst",
+        "--select",
+    )
     gone = ("user", "password", "jetstream_domain")
     kept = {name: value for name, value in data.items() if name not in gone}
-    assert json.loads(file.read_text()) == {**kept, "tls_first": False, "token": SECRET, "jetstream_api_prefix": "A.B"}
+    assert json.loads(file.read_text()) == {
+        **kept,
+        "tls_first": False,
+        "token": SECRET,
+        "jetstream_api_prefix": "A.B",
+    }
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file, chosen)] == [0o600, 0o600]
     assert chosen.read_text() == "prod"
     assert sorted(os.listdir(file.parent)) == ["prod.json"]
 
 
-def test_a_jwt_alone_is_stored_as_the_nats_tool_does(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jwt_alone_is_stored_as_the_nats_tool_does(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("THE_JWT", SECRET)
     succeed("context", "save", "prod", "--creds", "/c.creds")
     succeed("context", "save", "prod", "-o", "jwtSecret=env://THE_JWT")
@@ -108,7 +152,11 @@ def test_what_is_no_context_leaves_the_files_alone(root: Path) -> None:
     }.items():
         refused(run_command("context", *line.split()), 2, problem.format(folder=root / "context"))
     (root / "context" / "c.json").mkdir()
-    refused(run_command("context", "save", "c", "--server", "nats://c"), 2, "c.json cannot be written: is a directory")
+    refused(
+        run_command("context", "save", "c", "--server", "nats://c"),
+        2,
+        "c.json cannot be written: is a directory",
+    )
     assert {path: path.read_text() for path in root.rglob("*") if path.is_file()} == before
 
 
@@ -117,7 +165,9 @@ def test_the_selected_context_is_removed_by_force_alone(root: Path) -> None:
         succeed("context", "save", name, "--server", f"nats://{name}")
     succeed("context", "select", "b")
     assert [row["selected"] for row in succeed("context", "ls", "--json").json] == [False, True]
-    refused(run_command("context", "rm", "a"), 2, "Delete context a? There is no terminal to ask on")
+    refused(
+        run_command("context", "rm", "a"), 2, "Delete context a? There is no terminal to ask on"
+    )
     assert on_terminal("context", "rm", "a", question="?", answer="n").code == 1
     assert on_terminal("context", "rm", "a", question="?", answer="y").code == 0
     assert succeed("context", "remove", "b", "-f").out == "context b was deleted\n"
@@ -135,4 +185,6 @@ def test_commands_use_the_options_then_the_named_and_then_the_selected_context(
     monkeypatch.setenv("NATS_CONTEXT", "away")
     refused(run_command("rtt"), 3, "127.0.0.1:1")
     assert succeed("rtt", "--context", "here").code == 0
-    refused(run_command("rtt", "--context", "here", "--server", "nats://127.0.0.1:2"), 3, "127.0.0.1:2")
+    refused(
+        run_command("rtt", "--context", "here", "--server", "nats://127.0.0.1:2"), 3, "127.0.0.1:2"
+    )

@@ -91,12 +91,19 @@ def test_messages_are_printed_as_they_come(do: Command, client: Raw, on_note: On
         "data": "one",
         "encoding": "utf-8",
     }
-    assert (second["data"], second["encoding"], second["headers"], second["reply"]) == ("/wA=", "base64", {}, "")
+    assert (second["data"], second["encoding"], second["headers"], second["reply"]) == (
+        "/wA=",
+        "base64",
+        {},
+        "",
+    )
     assert third["data"] == "\x1b[2J\nend"
     assert {"data", "encoding"}.isdisjoint(do(*line, "--json", "--headers-only").objects[0])
 
 
-def test_a_queue_group_is_joined(do: Command, client: Raw, nats_server: NatsServer, on_note: OnNote) -> None:
+def test_a_queue_group_is_joined(
+    do: Command, client: Raw, nats_server: NatsServer, on_note: OnNote
+) -> None:
     groups: list[str | None] = []
 
     def act(line: str) -> None:
@@ -164,7 +171,9 @@ def silent_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def install(count: int) -> None:
         def until_then(self: Inbox, timeout: float) -> Frames | Status | None:
             run = get(self, timeout) if came.get(id(self), 0) < count else None
-            came[id(self)] = came.get(id(self), 0) + (len(run) if isinstance(run, Frames) else -count)
+            came[id(self)] = came.get(id(self), 0) + (
+                len(run) if isinstance(run, Frames) else -count
+            )
             return run
 
         monkeypatch.setattr(Inbox, "get", until_then)
@@ -199,11 +208,19 @@ def test_replies_to_a_request_are_printed(
 
 
 def test_a_header_that_is_not_utf8_ends_with_2(run: Command) -> None:
-    refused(run("request", "ask.nobody", "x", "-H", "A: caf\udce9"), 2, 'header "A" is not possible: names are letters')
+    refused(
+        run("request", "ask.nobody", "x", "-H", "A: caf\udce9"),
+        2,
+        'header "A" is not possible: names are letters',
+    )
 
 
 def test_a_request_that_nobody_answers_ends_with_3(run: Command, admin: JetStreamAdmin) -> None:
-    refused(run("request", "ask.nobody", "x"), 3, "cannot request ask.nobody: nobody answers at ask.nobody\n")
+    refused(
+        run("request", "ask.nobody", "x"),
+        3,
+        "cannot request ask.nobody: nobody answers at ask.nobody\n",
+    )
     with answering(admin, "ask.silent"):
         ran = run("request", "ask.silent", "x", "--timeout", "200ms", "--replies", 0)
     refused(ran, 3, "cannot request ask.silent: no reply within 0.2 s (option requestTimeout)\n")
@@ -229,15 +246,23 @@ def test_requests_are_answered_and_printed(do: Command, client: Raw, on_note: On
     assert [heard(client)[1:], heard(client)[1:]] == [(b"", b"1: ok"), (b"", b"2: ok")]
 
 
-def test_a_request_that_cannot_be_answered_is_passed_over(do: Command, client: Raw, on_note: OnNote) -> None:
+def test_a_request_that_cannot_be_answered_is_passed_over(
+    do: Command, client: Raw, on_note: OnNote
+) -> None:
     """It asks for no reply, or has a header that nobody may send back."""
     odd = Message("ask.c", b"odd", block=b"NATS/1.0\r\nno name: 1\r\n\r\n")
-    frames = (Message("ask.c").frame(), odd.frame("answers.1"), Message("ask.c", b"last").frame("answers.2"))
+    frames = (
+        Message("ask.c").frame(),
+        odd.frame("answers.1"),
+        Message("ask.c", b"last").frame("answers.2"),
+    )
     on_note(lambda line: publish(client, *frames) if line.startswith("Replying") else None)
     ran = do("reply", "ask.c", "--echo", "--count", 3)
     _, first, second = ran.err.splitlines()
     assert first == "no reply to message 1: the message on ask.c has no reply subject"
-    assert second.startswith('no reply to message 2: header "no name" is not possible: names are letters')
+    assert second.startswith(
+        'no reply to message 2: header "no name" is not possible: names are letters'
+    )
     assert heard(client) == (b"answers.2", b"", b"last")
 
 
@@ -252,10 +277,25 @@ accounts { A { users: [
 def test_what_the_account_may_not_use_is_named(nats_server_factory: Start, on_note: OnNote) -> None:
     url = nats_server_factory(config=USERS).url
     ann, bob = (("--user", user, "--password", "p") for user in ("ann", "bob"))
-    refused(run_command("sub", "Secret.*", *ann, url=url), 1, "the account may not subscribe to Secret.*\n")
-    refused(run_command("request", "Secret.a", *ann, url=url), 1, "the account may not publish to Secret.a\n")
-    refused(run_command("request", "Ask.a", *bob, url=url), 1, "may not subscribe to _INBOX.> (option inboxPrefix)\n")
-    with JetStreamAdmin(servers=url, user="ann", password="p") as admin, ThreadPoolExecutor(1) as pool:
+    refused(
+        run_command("sub", "Secret.*", *ann, url=url),
+        1,
+        "the account may not subscribe to Secret.*\n",
+    )
+    refused(
+        run_command("request", "Secret.a", *ann, url=url),
+        1,
+        "the account may not publish to Secret.a\n",
+    )
+    refused(
+        run_command("request", "Ask.a", *bob, url=url),
+        1,
+        "may not subscribe to _INBOX.> (option inboxPrefix)\n",
+    )
+    with (
+        JetStreamAdmin(servers=url, user="ann", password="p") as admin,
+        ThreadPoolExecutor(1) as pool,
+    ):
         asked = []
 
         def act(line: str) -> None:

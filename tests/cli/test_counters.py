@@ -16,7 +16,9 @@ GROUP = ("counter",)
 def counts(name: str, admin: JetStreamAdmin) -> str:
     """A stream with two counters, by its subject."""
     subject = name.lower()
-    admin.streams.create(name=name, subjects=[f"{subject}.>"], storage="memory", allow_msg_counter=True)
+    admin.streams.create(
+        name=name, subjects=[f"{subject}.>"], storage="memory", allow_msg_counter=True
+    )
     for suffix, value in (("a", 5), ("b", 10**20), ("a", -2)):
         admin.counters.increment(f"{subject}.{suffix}", value)
     return subject
@@ -35,15 +37,22 @@ def test_values_are_read(do: Command, run: Command, counts: str, name: str) -> N
 def test_counters_are_listed(do: Command, counts: str, name: str) -> None:
     heading, *rows = do("ls", "--stream", name).rows
     assert heading == ["subject", "value", "increment", "changed"]
-    assert [row[:3] for row in rows] == [[f"{counts}.b", "1" + "0" * 20, "1" + "0" * 20], [f"{counts}.a", "3", "-2"]]
+    assert [row[:3] for row in rows] == [
+        [f"{counts}.b", "1" + "0" * 20, "1" + "0" * 20],
+        [f"{counts}.a", "3", "-2"],
+    ]
     assert [each["value"] for each in do("list", f"{counts}.a", "--json").json] == ["3"]
     nothing = do("ls", f"{counts}.c")
     assert (nothing.out, nothing.err) == ("", "there are no such counters\n")
 
 
-def test_counters_are_added_to(do: Command, run: Command, counts: str, name: str, nats_server: NatsServer) -> None:
+def test_counters_are_added_to(
+    do: Command, run: Command, counts: str, name: str, nats_server: NatsServer
+) -> None:
     assert do("incr", f"{counts}.a").out == "4\n"
     assert do("increment", f"{counts}.a", "+6", "--stream", name).out == "10\n"
-    printed = succeed("--server", nats_server.url, "counter", "incr", "--json", "--", f"{counts}.a", "-10").json
+    printed = succeed(
+        "--server", nats_server.url, "counter", "incr", "--json", "--", f"{counts}.a", "-10"
+    ).json
     assert printed == {"stream": name, "subject": f"{counts}.a", "seq": 6, "value": "0"}
     refused(run("incr", f"{counts}.a", "x"), 2, 'value must be an integer, not "x"')

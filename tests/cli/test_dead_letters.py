@@ -19,7 +19,9 @@ GROUP = ("dead-letters",)
 def s(stream: MakeStream, admin: JetStreamAdmin, do: Command) -> Iterator[Stream]:
     """A stream whose consumer has terminated messages 1 to 3 of 4, with `dead-letters keep` before."""
     made = stream(storage="memory")
-    made.send(Message(f"{made.subject}.a", b"one", [("X", "1"), ("X", "2"), ("Nats-Msg-Id", "own")]))
+    made.send(
+        Message(f"{made.subject}.a", b"one", [("X", "1"), ("X", "2"), ("Nats-Msg-Id", "own")])
+    )
     made.fill(3)
     kept = f"{made.name}_DEAD_LETTERS"
     done = do("keep", made.name, "--max-age", "1h", "--max-bytes", "64m", "--json").json
@@ -34,10 +36,14 @@ def s(stream: MakeStream, admin: JetStreamAdmin, do: Command) -> Iterator[Stream
     admin.streams.delete(kept)
 
 
-def test_what_consumers_gave_up_is_listed(do: Command, run: Command, s: Stream, admin: JetStreamAdmin) -> None:
+def test_what_consumers_gave_up_is_listed(
+    do: Command, run: Command, s: Stream, admin: JetStreamAdmin
+) -> None:
     first, *others = do("ls", s.name).out.splitlines()
     assert len(others) == 2
-    assert first.endswith(f"message 1 of stream {s.name} (first delivery to consumer strict) was refused for good: bad")
+    assert first.endswith(
+        f"message 1 of stream {s.name} (first delivery to consumer strict) was refused for good: bad"
+    )
     assert [each["stream_seq"] for each in do("ls", s.name, "--json").objects] == [1, 2, 3]
     for words in (("ls",), ("replay", "1")):
         wanted = "there is no stream X_DEAD_LETTERS: spark-jetstream dead-letters keep X makes it"
@@ -46,15 +52,22 @@ def test_what_consumers_gave_up_is_listed(do: Command, run: Command, s: Stream, 
 
 
 def test_each_is_published_again_once(do: Command, s: Stream, admin: JetStreamAdmin) -> None:
-    assert do("replay", s.name, "1", "3", "1").out == f"stored 2 messages: stream {s.name}, sequences 5 to 6\n"
-    assert [do("replay", s.name, "3", "1", "--json").json[name] for name in ("messages", "duplicates")] == [2, 2]
+    assert (
+        do("replay", s.name, "1", "3", "1").out
+        == f"stored 2 messages: stream {s.name}, sequences 5 to 6\n"
+    )
+    assert [
+        do("replay", s.name, "3", "1", "--json").json[name] for name in ("messages", "duplicates")
+    ] == [2, 2]
     again = admin.messages.get(s.name, 5)
     assert (again.subject, again.data, again.headers["X"]) == (f"{s.subject}.a", b"one", ["1", "2"])
     assert again.headers["Nats-Msg-Id"] == [f"dead-letter.{s.name}.1.{s.stored_time(1)}"]
     assert s.state()["messages"] == 6
 
 
-def test_to_another_subject(do: Command, s: Stream, stream: MakeStream, admin: JetStreamAdmin) -> None:
+def test_to_another_subject(
+    do: Command, s: Stream, stream: MakeStream, admin: JetStreamAdmin
+) -> None:
     other = stream(storage="memory")
     do("replay", s.name, "2", "--subject", f"{other.subject}.again")
     assert admin.messages.get(other.name, 1).data == s.messages[2].data
@@ -63,5 +76,9 @@ def test_to_another_subject(do: Command, s: Stream, stream: MakeStream, admin: J
 
 def test_all_or_nothing_is_published(run: Command, s: Stream) -> None:
     s.remove(2)
-    refused(run("replay", s.name, "1", "2", "4"), 1, f"of stream {s.name} these are gone or were not given up: 2, 4")
+    refused(
+        run("replay", s.name, "1", "2", "4"),
+        1,
+        f"of stream {s.name} these are gone or were not given up: 2, 4",
+    )
     assert s.state()["messages"] == 3

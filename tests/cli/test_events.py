@@ -43,11 +43,21 @@ def test_each_event_is_a_line(nats_server: NatsServer) -> None:
     ran = succeed(*KIND, "--count", "4", url=nats_server.url)
     words = [line.split(" ", 1)[1] for line in ran.out.splitlines()]
     assert len(words) == 4
-    assert set(words) == {f"stream_action stream BUSY was {done}" for done in ("created", "deleted")}
-    subjects = [f"$JS.EVENT.ADVISORY.STREAM.{done}.BUSY" for done in ("CREATED", "UPDATED", "DELETED")]
+    assert set(words) == {
+        f"stream_action stream BUSY was {done}" for done in ("created", "deleted")
+    }
+    subjects = [
+        f"$JS.EVENT.ADVISORY.STREAM.{done}.BUSY" for done in ("CREATED", "UPDATED", "DELETED")
+    ]
     assert ran.err == f"Listening on {', '.join(subjects)}\n"
     details = succeed(*KIND, "--count", "1", "--details", url=nats_server.url).out.splitlines()
-    assert [line.split(": ")[0].strip() for line in details[1:]] == ["type", "id", "timestamp", "stream", "action"]
+    assert [line.split(": ")[0].strip() for line in details[1:]] == [
+        "type",
+        "id",
+        "timestamp",
+        "stream",
+        "action",
+    ]
     templates = ("--count", "1", "--template", "{kind} {stream} {nothing}.")
     assert succeed(*KIND, *templates, url=nats_server.url).out == "stream_action BUSY .\n"
     for wrong, said in {
@@ -61,8 +71,21 @@ def test_each_event_is_a_line(nats_server: NatsServer) -> None:
     assert {item["action"] for item in printed} == {"create", "delete"}
     assert {*printed[0]} == {"type", "id", "timestamp", "stream", "action"}
     for entry in succeed(*KIND, "--count", "2", "--cloudevents", url=nats_server.url).objects:
-        assert entry.keys() == {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "data"}
-        assert (entry["specversion"], entry["type"], entry["id"]) == ("1.0", StreamAction.TYPE, entry["data"]["id"])
+        assert entry.keys() == {
+            "specversion",
+            "id",
+            "source",
+            "type",
+            "subject",
+            "time",
+            "datacontenttype",
+            "data",
+        }
+        assert (entry["specversion"], entry["type"], entry["id"]) == (
+            "1.0",
+            StreamAction.TYPE,
+            entry["data"]["id"],
+        )
         assert entry["subject"].startswith("$JS.EVENT.ADVISORY.STREAM.")
 
 
@@ -92,7 +115,9 @@ system_account: SYS
 """
 
 
-def test_without_jetstream_there_are_no_events(nats_server_factory: Start, no_connection_left: None) -> None:
+def test_without_jetstream_there_are_no_events(
+    nats_server_factory: Start, no_connection_left: None
+) -> None:
     server, bare = nats_server_factory(config=ACCOUNTS), nats_server_factory(jetstream=False)
 
     def run(user: str, *line: str) -> Ran:
@@ -100,7 +125,9 @@ def test_without_jetstream_there_are_no_events(nats_server_factory: Start, no_co
 
     for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
         refused(run("plain", *line), 1, "JetStream not enabled for account")
-        refused(run_command(*line, url=bare.url), 3, "is JetStream enabled for this server and account")
+        refused(
+            run_command(*line, url=bare.url), 3, "is JetStream enabled for this server and account"
+        )
     # Also of who may only listen; somebody else's events, and those of the system account.
     for user, *more in (("hears",), ("system",), ("plain", "--prefix", "$JS.EVENT")):
         ran = run(user, "events", "--for", "20ms", *more)
@@ -116,7 +143,9 @@ def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_a_gap_is_reported_and_ends_with_1(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_is_reported_and_ends_with_1(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a lost connection brings is handed to the command; tests/admin has the loss."""
     times = {"id": "1", "timestamp": "2026-03-01T12:00:00Z", "since": "2026-03-01T11:59:59Z"}
     gap = Gap.from_server({"type": Gap.TYPE, **times, "reason": "the connection was cut"})
@@ -130,5 +159,9 @@ def test_a_gap_is_reported_and_ends_with_1(nats_server: NatsServer, monkeypatch:
     monkeypatch.setattr(Subscription, "__next__", lose)
     ran = run_command(*KIND, "--json", url=nats_server.url)
     (printed,) = ran.objects
-    assert (ran.code, printed["type"], printed["since"]) == (1, "spark_jetstream.event.v1.gap", times["since"])
+    assert (ran.code, printed["type"], printed["since"]) == (
+        1,
+        "spark_jetstream.event.v1.gap",
+        times["since"],
+    )
     assert ran.err.count("events may be missing") == 1

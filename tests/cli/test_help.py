@@ -51,7 +51,9 @@ def test_help_fits_a_terminal(path: tuple[str, ...], monkeypatch: pytest.MonkeyP
 def test_help_has_values_and_defaults_and_no_opposites(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = ("stream add", "stream edit", "kv watch", "doctor")
-    add, edit, watch, doctor = (" ".join(succeed(*line.split(), "--help").out.split()) for line in lines)
+    add, edit, watch, doctor = (
+        " ".join(succeed(*line.split(), "--help").out.split()) for line in lines
+    )
     retention = "--retention POLICY limits, interest or workqueue; when messages are removed: at the limits, "
     assert (retention in add, retention in edit) == (True, True)
     assert ("[default: file]" in add, "[default: " in edit) == (True, False)
@@ -65,24 +67,51 @@ def test_help_has_values_and_defaults_and_no_opposites(monkeypatch: pytest.Monke
 
 
 def test_commands_and_options_have_the_names_of_the_nats_tool(do: Command, name: str) -> None:
-    given: tuple[object, ...] = ("--replicas", 1, "--dupe-window", "1m", "--retention", "work", "--allow-rollup")
+    given: tuple[object, ...] = (
+        "--replicas",
+        1,
+        "--dupe-window",
+        "1m",
+        "--retention",
+        "work",
+        "--allow-rollup",
+    )
     do("s", "create", name, "--subjects", f"{name}.>", *given)
     config = do("str", "i", name, "-j").json["config"]
-    assert (config["duplicate_window"], config["retention"], config["num_replicas"]) == (60 * 10**9, "workqueue", 1)
+    assert (config["duplicate_window"], config["retention"], config["num_replicas"]) == (
+        60 * 10**9,
+        "workqueue",
+        1,
+    )
     do("stream", "update", name, "--no-allow-rollup", "--force")
     assert do("stream", "nfo", name, "--json").json["config"]["allow_rollup_hdrs"] is False
-    given = ("--filter", f"{name}.a", "--filter", f"{name}.b", "--ack", "explicit", "--deliver", "all", "--wait", "1m")
+    given = (
+        "--filter",
+        f"{name}.a",
+        "--filter",
+        f"{name}.b",
+        "--ack",
+        "explicit",
+        "--deliver",
+        "all",
+        "--wait",
+        "1m",
+    )
     do("c", "new", name, "c", *given, "--max-pending=5")
     config = do("con", "state", name, "c", "--json").json["config"]
     assert config["filter_subjects"] == [f"{name}.a", f"{name}.b"]
     assert (config["ack_wait"], config["max_ack_pending"]) == (60 * 10**9, 5)
     assert [consumer["name"] for consumer in do("consumer", "report", name, "--json").json] == ["c"]
-    assert do("consumer", "delete", name, "c", "-f").code == do("stream", "del", name, "-f").code == 0
+    assert (
+        do("consumer", "delete", name, "c", "-f").code == do("stream", "del", name, "-f").code == 0
+    )
     do("kv", "new", name, "--compress", "--max-bucket-size", "1m", "--storage", "m")
     info = do("kv", "status", name, "-j").json
     assert (info["compression"], info["max_bytes"], info["storage"]) == (True, 2**20, "memory")
     # Usage has the name that help shows.
-    assert succeed("s", "list", "--help").out.startswith("Usage: spark-jetstream stream ls [OPTIONS]\n")
+    assert succeed("s", "list", "--help").out.startswith(
+        "Usage: spark-jetstream stream ls [OPTIONS]\n"
+    )
 
 
 def test_a_name_without_an_equivalent_gets_a_hint() -> None:
@@ -109,7 +138,9 @@ def test_a_name_without_an_equivalent_gets_a_hint() -> None:
 # -- what the nats tool has too --
 
 
-def test_state_and_gaps_show_what_a_stream_holds(do: Command, name: str, publisher: Publisher) -> None:
+def test_state_and_gaps_show_what_a_stream_holds(
+    do: Command, name: str, publisher: Publisher
+) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>")
     assert do("stream", "gaps", name).err == f"stream {name} has no gaps\n"
     publisher.publish(Message(f"{name}.a", b"x") for _ in range(9))
@@ -117,7 +148,10 @@ def test_state_and_gaps_show_what_a_stream_holds(do: Command, name: str, publish
         do("stream", "rmm", name, sequence, "--force")
     gaps = [{"first": 3, "last": 4, "messages": 2}, {"first": 7, "last": 7, "messages": 1}]
     assert do("stream", "gaps", name, "--json").json == gaps
-    assert do("stream", "gaps", name).rows == [[*gaps[0]], *([str(number) for number in gap.values()] for gap in gaps)]
+    assert do("stream", "gaps", name).rows == [
+        [*gaps[0]],
+        *([str(number) for number in gap.values()] for gap in gaps),
+    ]
     info = do("stream", "info", name).out
     assert do("stream", "state", name).out.partition("\n")[2] == info.partition("State\n")[2]
     assert do("stream", "state", name, "--json").json["num_deleted"] == 3
@@ -134,10 +168,15 @@ def test_round_trips_are_measured(do: Command, run: Command) -> None:
 def test_examples_come_from_the_help_by_topic() -> None:
     examples = succeed("cheat", "--json").json
     commands = [command for command in EVERY.values() if not hasattr(command, "commands")]
-    assert [item["example"] for item in examples] == [one.epilog.removeprefix("Example: ") for one in commands]
+    assert [item["example"] for item in examples] == [
+        one.epilog.removeprefix("Example: ") for one in commands
+    ]
     some = succeed("cheat", "obj").out
     assert (
         some
-        == "\n\n".join(f"# {one['help']}\n{one['example']}" for one in examples if " object " in one["example"]) + "\n"
+        == "\n\n".join(
+            f"# {one['help']}\n{one['example']}" for one in examples if " object " in one["example"]
+        )
+        + "\n"
     )
     refused(run_command("cheat", "nothing"), 2, "there is no topic nothing, but demo, ")

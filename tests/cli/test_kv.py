@@ -20,7 +20,12 @@ def bucket(name: str, admin: JetStreamAdmin) -> Bucket:
     """A bucket with ``eu.colour`` (red, blue), ``bytes`` (no text), and ``gone``, which was deleted."""
     admin.kv.create(name, history=5, storage="memory", limit_marker_ttl="1s")
     made = admin.kv.bucket(name)
-    for key, value in (("eu.colour", b"red"), ("bytes", b"\xff\x00"), ("gone", b"x"), ("eu.colour", b"blue")):
+    for key, value in (
+        ("eu.colour", b"red"),
+        ("bytes", b"\xff\x00"),
+        ("gone", b"x"),
+        ("eu.colour", b"blue"),
+    ):
         made.put(key, value)
     made.delete("gone")
     return made
@@ -38,7 +43,13 @@ def test_values_are_read(do: Command, run: Command, bucket: Bucket) -> None:
     printed = do("kv", "get", name, "bytes", "--json").json
     assert base64.b64decode(printed.pop("value")) == b"\xff\x00"
     assert printed.pop("created") == bucket.get("bytes").created
-    assert printed == {"bucket": name, "key": "bytes", "revision": 2, "operation": "PUT", "encoding": "base64"}
+    assert printed == {
+        "bucket": name,
+        "key": "bytes",
+        "revision": 2,
+        "operation": "PUT",
+        "encoding": "base64",
+    }
     text = do("kv", "get", name, "eu.colour", "--json").json
     assert (text["value"], text["encoding"]) == ("blue", "utf-8")
     gone = f"spark-jetstream: cannot get key gone of bucket {name}: it was deleted at revision 5\n"
@@ -59,10 +70,19 @@ def test_keys_and_their_history_are_listed(do: Command, bucket: Bucket) -> None:
     assert revisions == [(3, "PUT", "x"), (5, "DELETE", None)]
 
 
-def test_values_are_written(do: Command, run: Command, bucket: Bucket, nats_server: NatsServer) -> None:
+def test_values_are_written(
+    do: Command, run: Command, bucket: Bucket, nats_server: NatsServer
+) -> None:
     name = bucket.name
-    assert do("kv", "put", name, "a", "é", "--json").json == {"bucket": name, "key": "a", "revision": 6}
-    assert do("kv", "put", name, "b", "-", stdin=b"\x00\n").out == f"key b of bucket {name} has revision 7\n"
+    assert do("kv", "put", name, "a", "é", "--json").json == {
+        "bucket": name,
+        "key": "a",
+        "revision": 6,
+    }
+    assert (
+        do("kv", "put", name, "b", "-", stdin=b"\x00\n").out
+        == f"key b of bucket {name} has revision 7\n"
+    )
     assert do("kv", "put", name, "c", stdin=b"from here").code == 0
     succeed("--server", nats_server.url, "kv", "put", name, "--", "d", "-1")
     assert do("kv", "create", name, "gone", "again", "--json").json["revision"] == 10
@@ -73,8 +93,20 @@ def test_values_are_written(do: Command, run: Command, bucket: Bucket, nats_serv
         "eu.colour": b"red",
     }  # fmt: skip
     for arguments, message in {
-        ("create", name, "a", "x"): f"cannot create key a of bucket {name}: it exists, with revision 11",
-        ("update", name, "a", "x", "--revision", 6): "revision 6 was expected, but it has revision 11",
+        (
+            "create",
+            name,
+            "a",
+            "x",
+        ): f"cannot create key a of bucket {name}: it exists, with revision 11",
+        (
+            "update",
+            name,
+            "a",
+            "x",
+            "--revision",
+            6,
+        ): "revision 6 was expected, but it has revision 11",
         ("revert", name, "a", 1): "that is a revision of key eu.colour",
     }.items():
         refused(run("kv", *arguments), 1, message)
@@ -115,26 +147,49 @@ def test_changes_are_watched(do: Command, run: Command, bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("kv", [True, False], ids=["kv", "object"])
-def test_a_bucket_is_made_shown_changed_and_removed(kv: bool, do: Command, run: Command, name: str) -> None:
+def test_a_bucket_is_made_shown_changed_and_removed(
+    kv: bool, do: Command, run: Command, name: str
+) -> None:
     group, title = ("kv", "Key-Value") if kv else ("object", "Object Store")
     bucket, attempt = partial(do, group), partial(run, group)
-    options: tuple[str, ...] = ("--storage", "memory", "--description", "what colours are", "--metadata", "owner=me")
+    options: tuple[str, ...] = (
+        "--storage",
+        "memory",
+        "--description",
+        "what colours are",
+        "--metadata",
+        "owner=me",
+    )
     options += ("--history", "3", "--max-value-size", "1k") if kv else ()
     add = ("add", name, *options, "--ttl", "1h")
     made = bucket(*add, "--json").json
     assert (made["bucket"], made["ttl"], made["metadata"]) == (name, 3600 * 10**9, {"owner": "me"})
-    assert ({"history": 3, "max_value_size": 1024} if kv else {"max_bytes": -1}).items() <= made.items()
+    assert (
+        {"history": 3, "max_value_size": 1024} if kv else {"max_bytes": -1}
+    ).items() <= made.items()
     assert made["stream"]["config"]["name"] == f"{'KV' if kv else 'OBJ'}_{name}"
     assert bucket(*add).err == f"bucket {name} already exists, unchanged\n"
-    refused(attempt("add", name, *options, "--json"), 1, "; there -> asked for: max_age: 1h -> 0s\n")
+    refused(
+        attempt("add", name, *options, "--json"), 1, "; there -> asked for: max_age: 1h -> 0s\n"
+    )
     lines = [" ".join(row) for row in bucket("info", name).rows]
     assert lines[0] == f"{title} bucket {name}"
-    shown = {"ttl 1h", "max bytes no limit", "metadata owner=me", *(["history 3", "max value size 1KiB"] if kv else [])}
+    shown = {
+        "ttl 1h",
+        "max bytes no limit",
+        "metadata owner=me",
+        *(["history 3", "max value size 1KiB"] if kv else []),
+    }
     assert shown <= {*lines}
     listed = {entry["bucket"]: entry for entry in bucket("ls", "--json").json}
-    assert (listed[name]["description"], listed[name]["created"]) == ("what colours are", made["created"])
+    assert (listed[name]["description"], listed[name]["created"]) == (
+        "what colours are",
+        made["created"],
+    )
     row = ["0", "0B", "3", "1h"] if kv else ["0B", "memory", "1h"]
-    assert [name, "what", "colours", "are", *row] in [entry[: 4 + len(row)] for entry in bucket("ls").rows]
+    assert [name, "what", "colours", "are", *row] in [
+        entry[: 4 + len(row)] for entry in bucket("ls").rows
+    ]
     # Changing it
     edit = ("edit", name, "--ttl", "2h", "--unset", "metadata")
     assert attempt(*edit).code == 2  # nobody is there to say yes

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerInfo, ConsumerLag, JetStreamAdmin, OriginLag
+from spark_jetstream.admin import (
+    DEFAULT_CONSUMER,
+    ConsumerInfo,
+    ConsumerLag,
+    JetStreamAdmin,
+    OriginLag,
+)
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsServer
@@ -23,7 +29,9 @@ SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
 
 
 @pytest.fixture
-def stream(name: str, admin: JetStreamAdmin, publisher: Publisher, query_consumer: Callable[..., None]) -> str:
+def stream(
+    name: str, admin: JetStreamAdmin, publisher: Publisher, query_consumer: Callable[..., None]
+) -> str:
     """Six messages: ``done`` has all, ``half`` three with one not acknowledged, ``query`` is that of a Spark query."""
     admin.streams.create(name=name, subjects=[f"{name}.*"])
     publisher.publish(Message(f"{name}.{at % 2}", b"%d" % at) for at in range(6))
@@ -37,7 +45,9 @@ def stream(name: str, admin: JetStreamAdmin, publisher: Publisher, query_consume
     return name
 
 
-def test_the_table_has_a_row_for_each_consumer(admin: JetStreamAdmin, stream: str, run: Command) -> None:
+def test_the_table_has_a_row_for_each_consumer(
+    admin: JetStreamAdmin, stream: str, run: Command
+) -> None:
     ran = run(stream)
     assert (ran.code, ran.err) == (0, "")
     headings, *rows = ran.rows
@@ -55,10 +65,20 @@ def test_the_table_has_a_row_for_each_consumer(admin: JetStreamAdmin, stream: st
 
 def test_json_is_exact(admin: JetStreamAdmin, stream: str, run: Command) -> None:
     done, half, query = run(stream, "--json").json["consumers"]
-    assert (done["age"], done["oldest"], done["spark_since"], done["exceeded"]) == (None, None, None, [])
+    assert (done["age"], done["oldest"], done["spark_since"], done["exceeded"]) == (
+        None,
+        None,
+        None,
+        [],
+    )
     assert 0 < half.pop("age") < 60
     counts = {"pending": 3, "ack_pending": 1, "redelivered": 1, "waiting": 0}
-    rest = {"paused": False, "oldest": admin.messages.get(stream, 3).time, "spark_since": None, "exceeded": []}
+    rest = {
+        "paused": False,
+        "oldest": admin.messages.get(stream, 3).time,
+        "spark_since": None,
+        "exceeded": [],
+    }
     assert half == {"stream": stream, "consumer": "half", **counts, **rest}
     assert query["spark_since"] == SINCE_WHEN
 
@@ -67,7 +87,10 @@ def test_an_exceeded_limit_ends_with_1_and_names_the_consumer(stream: str, run: 
     within = ["--max-pending", "6", "--max-ack-pending", "1", "--max-age", "1h"]
     assert (run(stream, *within).code, run(stream, *within).err) == (0, "")
     ran = run(stream, "--max-pending", 5)
-    assert (ran.code, ran.err) == (1, f"consumer query of stream {stream}: 6 pending, more than 5\n")
+    assert (ran.code, ran.err) == (
+        1,
+        f"consumer query of stream {stream}: 6 pending, more than 5\n",
+    )
     assert len(ran.rows) == 4  # the table is there all the same
     ran = run(stream, "--max-ack-pending", 0)
     text = f"consumer half of stream {stream}: 1 waiting for their acknowledgement, more than 0\n"
@@ -79,9 +102,15 @@ def test_an_exceeded_limit_ends_with_1_and_names_the_consumer(stream: str, run: 
     assert run(stream, "--max-pending", 0, "--consumer", "done").code == 0
 
 
-def test_an_age_that_cannot_be_told_is_too_old(admin: JetStreamAdmin, stream: str, run: Command) -> None:
+def test_an_age_that_cannot_be_told_is_too_old(
+    admin: JetStreamAdmin, stream: str, run: Command
+) -> None:
     admin.consumers.create(
-        stream, DEFAULT_CONSUMER, durable_name="last", deliver_policy="last_per_subject", filter_subject=">"
+        stream,
+        DEFAULT_CONSUMER,
+        durable_name="last",
+        deliver_policy="last_per_subject",
+        filter_subject=">",
     )
     assert run(stream, "--consumer", "last").rows[1] == [stream, "last", "2", "0", "0", "unknown"]
     ran = run(stream, "--consumer", "last", "--max-age", "1h")
@@ -102,7 +131,9 @@ def test_a_message_that_was_removed_meanwhile_is_no_alarm(
 
     now = JetStreamAdmin.lag
 
-    def look(self: JetStreamAdmin, stream: str, consumer: str | None = None) -> Iterator[ConsumerLag]:
+    def look(
+        self: JetStreamAdmin, stream: str, consumer: str | None = None
+    ) -> Iterator[ConsumerLag]:
         return iter(before) if consumer is None else now(self, stream, consumer)
 
     monkeypatch.setattr(JetStreamAdmin, "lag", look)
@@ -111,7 +142,9 @@ def test_a_message_that_was_removed_meanwhile_is_no_alarm(
     assert [row[1:3] for row in ran.rows[1:]] == [["half", "0"]]
 
 
-def test_limits_hold_for_mirrors_and_sources_too(name: str, admin: JetStreamAdmin, stream: str, run: Command) -> None:
+def test_limits_hold_for_mirrors_and_sources_too(
+    name: str, admin: JetStreamAdmin, stream: str, run: Command
+) -> None:
     mirror, copy = f"{name}_MIRROR", f"{name}_COPY"
     admin.streams.create(name=mirror, mirror={"name": stream})
 
@@ -130,10 +163,16 @@ def test_limits_hold_for_mirrors_and_sources_too(name: str, admin: JetStreamAdmi
     # What cannot be reached exceeds any limit.
     admin.streams.create(name=copy, sources=[{"name": f"{name}_NOWHERE"}])
 
-    wait_until(lambda: any(origin.error for origin in admin.streams.origins(copy)), "the server says what is wrong")
+    wait_until(
+        lambda: any(origin.error for origin in admin.streams.origins(copy)),
+        "the server says what is wrong",
+    )
     assert run(copy, "--origins").code == 0
     ran = run(copy, "--origins", "--max-pending", 0)
-    assert (ran.code, ran.err.splitlines()[-1]) == (1, f"stream {copy}, copying {name}_NOWHERE: stream not found")
+    assert (ran.code, ran.err.splitlines()[-1]) == (
+        1,
+        f"stream {copy}, copying {name}_NOWHERE: stream not found",
+    )
     assert ran.rows[-1] == [copy, f"{name}_NOWHERE", "0", "never", "stream", "not", "found"]
     assert run(stream, "--origins").err == "there are no mirrors and sources\n"
     streams = {item["stream"] for item in run("--origins", "--json").json["origins"]}
@@ -152,7 +191,10 @@ def test_a_new_mirror_exceeds_no_limit_before_its_first_heartbeat(
     assert (ran.code, ran.err) == (0, "there are no consumers\n")
     assert ran.rows[-2][:4] == [mirror, stream, "0", "never"]
     ran = run(mirror, "--origins", "--max-age", "1ns")
-    assert (ran.code, ran.err.splitlines()[1:]) == (1, [f"stream {mirror}, copying {stream}: nothing ever came"])
+    assert (ran.code, ran.err.splitlines()[1:]) == (
+        1,
+        [f"stream {mirror}, copying {stream}: nothing ever came"],
+    )
 
 
 def test_watch_ends_when_a_limit_is_exceeded(stream: str, run: Command) -> None:
@@ -162,7 +204,9 @@ def test_watch_ends_when_a_limit_is_exceeded(stream: str, run: Command) -> None:
     assert (ran.code, len(ran.rows)) == (1, 5)
 
 
-def test_watch_ends_when_the_server_goes_away(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_watch_ends_when_the_server_goes_away(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     server = nats_server_factory()
     short = ("--timeout", "2s", "-o", "retryTimeout=2s")
     with running("lag", "--watch", "--json", *short, "--server", server.url) as process:
@@ -172,7 +216,9 @@ def test_watch_ends_when_the_server_goes_away(nats_server_factory: Callable[...,
         assert process.wait(60) == 3
 
 
-def test_watch_goes_on_until_it_is_interrupted(stream: str, publisher: Publisher, nats_server: NatsServer) -> None:
+def test_watch_goes_on_until_it_is_interrupted(
+    stream: str, publisher: Publisher, nats_server: NatsServer
+) -> None:
     line = ("lag", stream, "--watch", "--interval", "100ms", "--json", "--server", nats_server.url)
     with running(*line) as process:
         assert process.stdout is not None

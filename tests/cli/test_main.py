@@ -28,7 +28,11 @@ from tests.support.command import on_terminal, run_command, run_process, succeed
 
 
 def test_version_and_help_are_printed() -> None:
-    assert succeed("--version").out == succeed("-V").out == f"spark-jetstream {spark_jetstream.__version__}\n"
+    assert (
+        succeed("--version").out
+        == succeed("-V").out
+        == f"spark-jetstream {spark_jetstream.__version__}\n"
+    )
     assert succeed("stream", "ls", "-h").out == succeed("stream", "ls", "--help").out
     for arguments in (["--help"], ["-h"], ["demo", "--help"]):
         assert "Example: spark-jetstream demo --messages 50000" in succeed(*arguments).out
@@ -50,9 +54,14 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
     package: str, extra: str, arguments: list[str]
 ) -> None:
     program = f"import sys\nsys.modules[{package!r}] = None\nfrom spark_jetstream.cli.main import main\nmain()"
-    ran = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 1
-    assert ran.stderr == f"spark-jetstream: {package} is missing: pip install 'spark-jetstream[{extra}]'\n"
+    assert (
+        ran.stderr
+        == f"spark-jetstream: {package} is missing: pip install 'spark-jetstream[{extra}]'\n"
+    )
 
 
 def test_the_demo_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -88,7 +97,9 @@ finally:
 def imported(*arguments: str, **environ: str) -> set[str]:
     """The packages of `_HEAVY` that a command imports."""
     program = [sys.executable, "-c", _IMPORTED, *arguments, ",".join(_HEAVY)]
-    ran = subprocess.run(program, env={**os.environ, **environ}, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        program, env={**os.environ, **environ}, capture_output=True, text=True, check=False
+    )
     *_, last = ran.stderr.splitlines()
     assert last.split()[0] == "imported", ran.stderr
     return {*last.split()[1:]}
@@ -116,13 +127,17 @@ def test_answers_without_a_server_import_no_large_packages(
     if line.startswith("complete: "):
         words = line.replace("complete:", "spark-jetstream")
         place = str(len(words.split(" ")) - 1)
-        found = imported(_SPARK_JETSTREAM_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place)
+        found = imported(
+            _SPARK_JETSTREAM_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place
+        )
     else:
         found = imported(*line.format(url=nats_server.url).split())
     assert found == imports
 
 
-def test_a_subscription_imports_no_events(admin: JetStreamAdmin, name: str, nats_server: NatsServer) -> None:
+def test_a_subscription_imports_no_events(
+    admin: JetStreamAdmin, name: str, nats_server: NatsServer
+) -> None:
     admin.streams.create(name, subjects=f"{name}.>")
     admin.publish(f"{name}.a", "x")
     # The server sends the message as soon as somebody subscribes.
@@ -141,7 +156,17 @@ def test_copied_words_equal_those_of_their_module() -> None:
 def test_connection_options_stand_before_or_after_the_command(nats_server: NatsServer) -> None:
     url = nats_server.url
     before = succeed("--server", url, "--json", "account", "info").json
-    after = succeed("account", "info", "--server", url, "--json", "-o", "connectTimeout=60s", "-o", "retryTimeout=60s")
+    after = succeed(
+        "account",
+        "info",
+        "--server",
+        url,
+        "--json",
+        "-o",
+        "connectTimeout=60s",
+        "-o",
+        "retryTimeout=60s",
+    )
     assert before["limits"] == after.json["limits"]
     # The nearer one wins.
     assert succeed("--server", "nats://127.0.0.1:1", "account", "info", "-s", url).code == 0
@@ -178,7 +203,9 @@ def test_a_context_and_a_variable_say_where_to_connect(
     ],
 )
 @pytest.mark.usefixtures("publisher")  # it makes KEPT
-def test_tab_completes_names_and_words(line: str, offered: list[str], nats_server: NatsServer) -> None:
+def test_tab_completes_names_and_words(
+    line: str, offered: list[str], nats_server: NatsServer
+) -> None:
     words = ["spark-jetstream", *line.format(url=nats_server.url).split()]
     shell = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     asked = {"_SPARK_JETSTREAM_COMPLETE": "complete_bash", **shell}
@@ -198,7 +225,9 @@ def test_a_failure_at_the_end_of_the_process_is_one_line(nats_server_factory: St
     login = {**os.environ, "NATS_USER": "ann", "NATS_PASSWORD": "wrong"}
     ran = run_process("account", "info", "-s", server.url, env=login)
     assert (ran.returncode, ran.stdout) == (3, "")
-    assert ran.stderr.startswith(f"spark-jetstream: the NATS server at {server.url} refused the credentials")
+    assert ran.stderr.startswith(
+        f"spark-jetstream: the NATS server at {server.url} refused the credentials"
+    )
     assert ran.stderr.count("\n") == 1
 
 
@@ -211,16 +240,23 @@ def test_streams_that_the_caller_has_closed_are_empty(nats_server: NatsServer) -
     ):
         program = [sys.executable, "-m", "spark_jetstream", *line.split(), "-s", nats_server.url]
         ran = subprocess.run(
-            ["sh", "-c", f'exec "$@" {closed}', "sh", *program], capture_output=True, text=True, check=False
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *program],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (code, "", min(code, 1)), ran.stderr
+        assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (code, "", min(code, 1)), (
+            ran.stderr
+        )
         assert said in ran.stderr
 
 
 def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
     """What comes to a standard output, from now on, that can write no more than ASCII."""
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    monkeypatch.setattr(
+        sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True)
+    )
     return written
 
 
@@ -240,16 +276,34 @@ def test_tables_are_never_cut_and_obey_nobody(monkeypatch: pytest.MonkeyPatch) -
     assert all(line == line.rstrip() for line in (heading, first, second))
 
 
-def test_a_table_breaks_between_words_on_a_narrow_terminal(admin: JetStreamAdmin, name: str) -> None:
+def test_a_table_breaks_between_words_on_a_narrow_terminal(
+    admin: JetStreamAdmin, name: str
+) -> None:
     admin.streams.create(name=name, subjects=[f"{name}.>"], storage="memory")
-    admin.consumers.create(name, durable_name="billing", ack_policy="explicit", filter_subject=f"{name}.eu.>")
+    admin.consumers.create(
+        name, durable_name="billing", ack_policy="explicit", filter_subject=f"{name}.eu.>"
+    )
     line = ("consumer", "ls", name, "--server", ",".join(admin.options.servers))
     heading, first, second = on_terminal(*line, columns=80).text.rstrip().split("\n")[1:]
     assert max(map(len, (heading, first, second))) <= 80
-    assert heading.split() == ["name", "kind", "filters", "ack", "pending", "for", "ack", "redelivered", "created"]
+    assert heading.split() == [
+        "name",
+        "kind",
+        "filters",
+        "ack",
+        "pending",
+        "for",
+        "ack",
+        "redelivered",
+        "created",
+    ]
     created = admin.consumers.load(name, "billing").created
     day, time = to_the_second(created).split("T")
-    assert (first.split()[0], first.split()[-1], second.split()) == ("billing", day, ["durable", time])
+    assert (first.split()[0], first.split()[-1], second.split()) == (
+        "billing",
+        day,
+        ["durable", time],
+    )
     assert succeed(*line).out.split("\n")[1].split()[-1] == f"{day}T{time}"
 
 

@@ -25,8 +25,12 @@ def known(*words: str) -> bool:
     return run_command(*words, "--help").code == 0
 
 
-@pytest.mark.parametrize(("names", "flags"), LINES, ids=[" ".join(name[0] for name in names) for names, _ in LINES])
-def test_a_command_of_the_nats_tool_works_or_is_answered(names: tuple[tuple[str, ...], ...], flags: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("names", "flags"), LINES, ids=[" ".join(name[0] for name in names) for names, _ in LINES]
+)
+def test_a_command_of_the_nats_tool_works_or_is_answered(
+    names: tuple[tuple[str, ...], ...], flags: list[str]
+) -> None:
     for path in itertools.product(*names):
         ran = run_command(*path, "--help")
         if ran.code == 0:
@@ -52,13 +56,19 @@ def test_a_flag_of_all_commands_works_or_is_answered(flag: str) -> None:
 
 def test_what_an_answer_names_is_there() -> None:
     commands = dict(walk(ROOT))
-    flags = {flag for command in commands.values() for option in command.params for flag in option.opts}
+    flags = {
+        flag for command in commands.values() for option in command.params for flag in option.opts
+    }
     for place, rows in (*aliases.COMMAND_HINTS.items(), *aliases.OPTION_HINTS.items()):
         path = tuple(place.split())
         assert path in {(), *commands}, place
         for hint in rows.values():
-            assert {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", hint)} <= flags | {"--install-completion"}, hint
-            assert re.match("use |leave |give |set |write |pipe |redirect |this tool |`sub` receives ", hint), hint
+            assert {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", hint)} <= flags | {
+                "--install-completion"
+            }, hint
+            assert re.match(
+                "use |leave |give |set |write |pipe |redirect |this tool |`sub` receives ", hint
+            ), hint
             for named in re.findall(r"`([a-z][a-z-]*(?: [a-z][a-z-]*)?)", hint):
                 assert tuple(named.split()) in commands, hint
     for place, names in aliases.COMMANDS.items():

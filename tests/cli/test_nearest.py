@@ -75,9 +75,12 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(
-    ("line", "meant"), [(line, meant) for meant, lines in MEANT.items() for line in lines.strip().splitlines()]
+    ("line", "meant"),
+    [(line, meant) for meant, lines in MEANT.items() for line in lines.strip().splitlines()],
 )
-def test_a_command_names_what_was_meant(run: Command, tmp_path: Path, line: str, meant: str) -> None:
+def test_a_command_names_what_was_meant(
+    run: Command, tmp_path: Path, line: str, meant: str
+) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"content")
     refused(run(*line.format(tmp=tmp_path, file=file).split()), 1, f"; did you mean {meant}\n")
@@ -89,4 +92,6 @@ def test_a_command_says_what_a_name_of_another_kind_is(run: Command, line: str) 
 
 
 def test_a_command_names_the_subject_that_was_meant(run: Command) -> None:
-    refused(run("counter", "get", "ordres.a"), 2, "no stream captures ordres.a; did you mean orders.a\n")
+    refused(
+        run("counter", "get", "ordres.a"), 2, "no stream captures ordres.a; did you mean orders.a\n"
+    )

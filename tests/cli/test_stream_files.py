@@ -21,9 +21,17 @@ BILLING = {"durable_name": "billing", "ack_policy": "explicit", "max_deliver": 5
 def describe(tmp_path: Path, name: str) -> Describe:
     """A function that writes a description of a stream with two consumers, with changes, as JSON or YAML."""
 
-    def write(file: str = "streams.json", consumers: list[dict[str, Any]] | None = None, **changes: Any) -> Path:
+    def write(
+        file: str = "streams.json", consumers: list[dict[str, Any]] | None = None, **changes: Any
+    ) -> Path:
         audit = {"durable_name": "audit", "ack_policy": "none", "filter_subject": f"{name}.a"}
-        described = {"name": name, "subjects": [f"{name}.>"], "max_age": "1h", "metadata": {"owner": "me"}, **changes}
+        described = {
+            "name": name,
+            "subjects": [f"{name}.>"],
+            "max_age": "1h",
+            "metadata": {"owner": "me"},
+            **changes,
+        }
         described["consumers"] = [BILLING, audit] if consumers is None else consumers
         path = tmp_path / file
         path.write_text(json.dumps(described))  # which is YAML, too
@@ -44,11 +52,18 @@ def test_apply_changes_what_differs_and_no_more(
     file = describe("streams.yaml")
     ran = run("stream", "apply", file, "--check")
     *plan, last = ran.out.splitlines()
-    assert (ran.code, plan[0], last) == (1, f"+ create stream {name}", "1 stream and 2 consumers would be changed")
+    assert (ran.code, plan[0], last) == (
+        1,
+        f"+ create stream {name}",
+        "1 stream and 2 consumers would be changed",
+    )
     ran = run("stream", "apply", file)  # nobody is there to answer
     assert (ran.code, ran.out.splitlines()) == (2, plan)
     assert run("stream", "info", name).code == 1
-    assert do("stream", "apply", file, "--force").out.splitlines() == [*plan, "1 stream and 2 consumers changed"]
+    assert do("stream", "apply", file, "--force").out.splitlines() == [
+        *plan,
+        "1 stream and 2 consumers changed",
+    ]
     stream, audit, billing = there(publisher, name)
     assert (stream["subjects"], stream["max_age"]) == ([f"{name}.>"], 3600 * 10**9)
     assert (billing["max_deliver"], audit["filter_subject"]) == (5, f"{name}.a")
@@ -57,8 +72,13 @@ def test_apply_changes_what_differs_and_no_more(
     changed = describe("changed.json", consumers, max_bytes="1g", metadata={"team": "data"})
     checked = run("stream", "apply", changed, "--check", "--json")
     assert (checked.code, checked.json["applied"]) == (1, False)
-    assert do("stream", "apply", changed, "--force", "--json").json == {**checked.json, "applied": True}
-    fields = [difference["field"] for step in checked.json["steps"] for difference in step["differences"]]
+    assert do("stream", "apply", changed, "--force", "--json").json == {
+        **checked.json,
+        "applied": True,
+    }
+    fields = [
+        difference["field"] for step in checked.json["steps"] for difference in step["differences"]
+    ]
     assert sorted(fields) == ["max_bytes", "max_deliver", "metadata.owner", "metadata.team"]
     again = do("stream", "apply", changed, "--json").json
     assert (again["changes"], again["applied"]) == (False, False)
@@ -66,8 +86,14 @@ def test_apply_changes_what_differs_and_no_more(
     file.write_text(f"{name}:\n  max_msgs: 5\n")
     do("stream", "apply", file, "--given-only", "--force")
     stream, *_ = there(publisher, name)
-    assert (stream["max_msgs"], stream["max_age"], stream["metadata"]["team"]) == (5, 3600 * 10**9, "data")
-    assert do("stream", "apply", file, "--given-only", "--check").out.endswith("nothing to change\n")
+    assert (stream["max_msgs"], stream["max_age"], stream["metadata"]["team"]) == (
+        5,
+        3600 * 10**9,
+        "data",
+    )
+    assert do("stream", "apply", file, "--given-only", "--check").out.endswith(
+        "nothing to change\n"
+    )
 
 
 def test_a_refused_part_changes_nothing(
@@ -94,12 +120,19 @@ def test_an_export_is_applied_without_a_change(
 ) -> None:
     since = "2026-03-01T12:00:00.123456789Z"
     consumers = [
-        {"durable_name": "a", "ack_policy": "explicit", "backoff": ["1s", "1m"], "filter_subjects": [f"{name}.a"]},
+        {
+            "durable_name": "a",
+            "ack_policy": "explicit",
+            "backoff": ["1s", "1m"],
+            "filter_subjects": [f"{name}.a"],
+        },
         {"durable_name": "b", "deliver_policy": "by_start_time", "opt_start_time": since},
     ]
     more = {"republish": {"dest": f"{name}x.>"}, "max_bytes": "1g", "duplicate_window": "2m"}
     do("stream", "apply", describe(consumers=consumers, **more), "--force")
-    publisher.api(f"CONSUMER.CREATE.{name}.short", {"stream_name": name, "config": {"name": "short"}})
+    publisher.api(
+        f"CONSUMER.CREATE.{name}.short", {"stream_name": name, "config": {"name": "short"}}
+    )
     file = tmp_path / f"exported.{form}"
     file.write_bytes(do("stream", "export", name, *(["--yaml"] if form == "yaml" else [])).raw)
     unchanged = do("stream", "apply", file, "--check").out
@@ -120,8 +153,18 @@ def test_an_export_is_applied_without_a_change(
 def exported_as_the_server_takes_it(publisher: Publisher, exported: dict[str, Any]) -> None:
     """No other client reads durations and sizes as text, and the schema of the nats command needs some defaults."""
     consumers, name = exported.pop("consumers"), exported["name"]
-    expected: dict[str, object] = {"max_consumers": -1, "max_msgs": -1, "num_replicas": 1, "retention": "limits"}
-    expected |= {"storage": "file", "max_age": 3600 * 10**9, "max_bytes": 2**30, "duplicate_window": 120 * 10**9}
+    expected: dict[str, object] = {
+        "max_consumers": -1,
+        "max_msgs": -1,
+        "num_replicas": 1,
+        "retention": "limits",
+    }
+    expected |= {
+        "storage": "file",
+        "max_age": 3600 * 10**9,
+        "max_bytes": 2**30,
+        "duplicate_window": 120 * 10**9,
+    }
     assert {field: exported[field] for field in expected} == expected
     assert (consumers[0]["backoff"], consumers[0]["ack_wait"]) == ([10**9, 60 * 10**9], 10**9)
     assert exported["metadata"] == {"owner": "me"}
@@ -130,7 +173,9 @@ def exported_as_the_server_takes_it(publisher: Publisher, exported: dict[str, An
     for consumer in consumers:
         body = {"stream_name": name, "config": consumer}
         reply = publisher.api(f"CONSUMER.DURABLE.CREATE.{name}.{consumer['durable_name']}", body)
-        assert {key: value for key, value in reply["config"].items() if key != "metadata"} == consumer
+        assert {
+            key: value for key, value in reply["config"].items() if key != "metadata"
+        } == consumer
 
 
 def test_the_output_of_info_is_a_description(
@@ -138,17 +183,29 @@ def test_the_output_of_info_is_a_description(
 ) -> None:
     """Of a server, and so of any client that prints what the server says: the whole reply, or its configuration."""
     do("stream", "apply", describe(max_bytes="1g"), "--force")
-    stream, consumer = publisher.api(f"STREAM.INFO.{name}"), publisher.api(f"CONSUMER.INFO.{name}.audit")
+    stream, consumer = (
+        publisher.api(f"STREAM.INFO.{name}"),
+        publisher.api(f"CONSUMER.INFO.{name}.audit"),
+    )
     file = tmp_path / "printed.json"
     for described in (stream, stream["config"]):
         for document in ([described], {**stream["config"], "consumers": [consumer]}, described):
             file.write_text(json.dumps(document))
-            assert do("stream", "apply", file, "--check").out.splitlines()[-1] == "nothing to change"
-        assert do("stream", "add", name, "--config", file).out.startswith(f"stream {name} already exists, unchanged; ")
-        assert do("stream", "edit", name, "--config", file).out == f"stream {name}: nothing to change\n"
+            assert (
+                do("stream", "apply", file, "--check").out.splitlines()[-1] == "nothing to change"
+            )
+        assert do("stream", "add", name, "--config", file).out.startswith(
+            f"stream {name} already exists, unchanged; "
+        )
+        assert (
+            do("stream", "edit", name, "--config", file).out
+            == f"stream {name}: nothing to change\n"
+        )
     for described in (consumer, consumer["config"]):
         file.write_text(json.dumps(described))
-        assert do("consumer", "edit", name, "audit", "--config", file).out.endswith(": nothing to change\n")
+        assert do("consumer", "edit", name, "audit", "--config", file).out.endswith(
+            ": nothing to change\n"
+        )
         do("consumer", "add", name, "again", "--config", file)
         again = publisher.api(f"CONSUMER.INFO.{name}.again")["config"]
         assert again == {**consumer["config"], "name": "again", "durable_name": "again"}
@@ -161,7 +218,10 @@ def test_the_output_of_info_is_a_description(
 def filled(do: Command, publisher: Publisher, name: str) -> str:
     """A stream of 20 messages, with a consumer."""
     do("stream", "add", name, "--subjects", f"{name}.>")
-    publisher.publish(Message(f"{name}.{number % 3}", b"%d" % number, [("N", str(number))]) for number in range(20))
+    publisher.publish(
+        Message(f"{name}.{number % 3}", b"%d" % number, [("N", str(number))])
+        for number in range(20)
+    )
     config = {"durable_name": "c", "ack_policy": "explicit"}
     publisher.api(f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": config})
     return name
@@ -170,10 +230,26 @@ def filled(do: Command, publisher: Publisher, name: str) -> str:
 def test_a_backup_is_restored_whole(do: Command, filled: str, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "saved.tar"
     made = do("stream", "backup", filled, target, "--json").json
-    assert (made["stream"], made["path"], made["messages"], made["consumers"]) == (filled, str(target), 20, True)
+    assert (made["stream"], made["path"], made["messages"], made["consumers"]) == (
+        filled,
+        str(target),
+        20,
+        True,
+    )
     assert target.is_file()
     copy, subjects = f"{filled}COPY", f"{filled}copy.>"
-    back = do("stream", "restore", target, "--name", copy, "--subjects", subjects, "--description", "x", "--json").json
+    back = do(
+        "stream",
+        "restore",
+        target,
+        "--name",
+        copy,
+        "--subjects",
+        subjects,
+        "--description",
+        "x",
+        "--json",
+    ).json
     counts = {"messages": 20, "bytes": made["bytes"], "consumers": 1, "sha256": made["sha256"]}
     assert back == {"stream": copy, **counts, "differences": [], "notes": []}
     config = do("stream", "info", copy, "--json").json["config"]
@@ -185,12 +261,22 @@ def test_a_backup_is_restored_whole(do: Command, filled: str, tmp_path: Path) ->
     assert do("stream", "get", filled, 20, "--raw").raw == b"19"
 
 
-def test_a_restore_says_what_is_not_as_it_was(do: Command, run: Command, filled: str, tmp_path: Path) -> None:
+def test_a_restore_says_what_is_not_as_it_was(
+    do: Command, run: Command, filled: str, tmp_path: Path
+) -> None:
     """Without consumers, with changes, and without checksums."""
     saved = tmp_path / "saved"
     output = do("stream", "backup", filled, saved, "--no-consumers").out
     assert output.startswith(f"stream {filled} was saved at {saved}: 20 messages in ")
-    restore = ("stream", "restore", saved, "--name", f"{filled}COPY", "--subjects", f"{filled}copy.>")
+    restore = (
+        "stream",
+        "restore",
+        saved,
+        "--name",
+        f"{filled}COPY",
+        "--subjects",
+        f"{filled}copy.>",
+    )
     ran = run(*restore, "--max-msgs", 5)
     assert ran.code == 1
     assert "not as it was: messages was 20 and is 5\n" in ran.err

@@ -17,7 +17,10 @@ from tests.cli.conftest import Command, refused
 from tests.support.publish import Message, Publisher
 
 WRONG = [
-    ("account inof", "No such command 'inof'. Did you mean 'info'? (see spark-jetstream account --help)"),
+    (
+        "account inof",
+        "No such command 'inof'. Did you mean 'info'? (see spark-jetstream account --help)",
+    ),
     ("account info -o conectTimeout=2s", "did you mean connectTimeout"),
     ("account info -o connectTimeout", "name=value"),
     ("stream info", "Missing argument 'stream' (see spark-jetstream stream info --help)"),
@@ -25,25 +28,49 @@ WRONG = [
     ("stream info 'a\x1b[31m\tb'", r"without blanks, dots, *, >, / or \, not "),
     ("stream purge USAGE --subject '' --force", "subject"),
     ("stream edit USAGE", "nothing to change was given"),
-    ("stream edit USAGE --unset max_msg", '--unset: there is no field "max_msg" (did you mean max_msgs?)'),
-    ("stream edit USAGE --unset max-age --max-age 1h", "--max-age and --unset max_age cannot be given together"),
-    ("stream edit USAGE --max-age 30s --duplicate-window 1m", "duplicate_window (1m) is longer than max_age (30s)"),
+    (
+        "stream edit USAGE --unset max_msg",
+        '--unset: there is no field "max_msg" (did you mean max_msgs?)',
+    ),
+    (
+        "stream edit USAGE --unset max-age --max-age 1h",
+        "--max-age and --unset max_age cannot be given together",
+    ),
+    (
+        "stream edit USAGE --max-age 30s --duplicate-window 1m",
+        "duplicate_window (1m) is longer than max_age (30s)",
+    ),
     ("stream export USAGE --yaml --json", "--yaml and --json contradict each other"),
     ("stream apply {json} {json}", "is described in"),
     ("stream backup USAGE {json}", "exists already"),
     # Files
     ("stream apply {misspelt} --check", 'there is no field "max_ages" (did you mean max_age?)'),
-    ("stream add NEW --template {misspelt}", 'there is no field "max_ages" (did you mean max_age?)'),
+    (
+        "stream add NEW --template {misspelt}",
+        'there is no field "max_ages" (did you mean max_age?)',
+    ),
     ("stream apply {tmp}/gone.json --check", "gone.json: the file cannot be read"),
-    ("schema validate {tmp}/gone.json", "gone.json: the file cannot be read: No such file or directory"),
+    (
+        "schema validate {tmp}/gone.json",
+        "gone.json: the file cannot be read: No such file or directory",
+    ),
     # Which message?
-    ("stream get USAGE", "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"),
+    (
+        "stream get USAGE",
+        "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count",
+    ),
     (f"stream get USAGE --count {sys.maxsize + 1}", f"less than or equal to {sys.maxsize}"),
     ("stream get USAGE 1 --last a", "SEQUENCE and --last contradict each other"),
-    ("stream get USAGE --since 2026-03-01T12:00:00Z --from 1", "--since and --from contradict each other"),
+    (
+        "stream get USAGE --since 2026-03-01T12:00:00Z --from 1",
+        "--since and --from contradict each other",
+    ),
     ("stream get USAGE 1 --raw --json", "--raw and --json contradict each other"),
     ("stream get USAGE --next ''", "subject must be a subject"),
-    ("stream view USAGE --since 2026-03-01T12:00:00Z --from 1", "--since and --from contradict each other"),
+    (
+        "stream view USAGE --since 2026-03-01T12:00:00Z --from 1",
+        "--since and --from contradict each other",
+    ),
     ("stream view USAGE --raw --json", "--raw and --json contradict each other"),
     # Core NATS
     ("sub 'a b'", 'subject must be a subject, possibly with * and >, not "a b": there are blanks'),
@@ -56,23 +83,47 @@ WRONG = [
     ("request usage {{{{Nothing}}}}", "the data: there is no template {{Nothing}}"),
     ("reply usage x --echo", "DATA and --echo contradict each other"),
     # What an option of a field can hold.
-    ("stream add NEW --mirror nam=X", "--mirror must be JSON, or field=value,... with the fields name, opt_start_seq"),
+    (
+        "stream add NEW --mirror nam=X",
+        "--mirror must be JSON, or field=value,... with the fields name, opt_start_seq",
+    ),
     ("""stream add NEW --mirror '{{"name"'""", "--mirror: this is not valid JSON"),
-    ("""stream add NEW --mirror '{{"nam": "X"}}'""", 'in mirror, there is no field "nam" (did you mean name?)'),
+    (
+        """stream add NEW --mirror '{{"nam": "X"}}'""",
+        'in mirror, there is no field "nam" (did you mean name?)',
+    ),
     ("stream add NEW --mirror name=A,name=B", "--mirror: name appears twice"),
-    ("stream add NEW --placement north", "must be JSON, or field=value,... with the fields cluster, tags"),
+    (
+        "stream add NEW --placement north",
+        "must be JSON, or field=value,... with the fields cluster, tags",
+    ),
     ("stream add NEW --subjects ''", '--subjects: "" has an empty item'),
     ("stream add NEW --metadata owner", '--metadata: "owner" is not name=value'),
     ("stream add NEW --metadata a=1 --metadata a=2", "--metadata: a name appears twice"),
-    ("stream add NEW --retention queue", 'retention must be limits, interest or workqueue, not "queue"'),
+    (
+        "stream add NEW --retention queue",
+        'retention must be limits, interest or workqueue, not "queue"',
+    ),
     # Consumers
     ("consumer edit USAGE billing", "say what to change"),
-    ("consumer pause USAGE billing soon", 'or a duration such as 10m that ends before that, not "soon"'),
+    (
+        "consumer pause USAGE billing soon",
+        'or a duration such as 10m that ends before that, not "soon"',
+    ),
     ("consumer pause USAGE billing 300y", "until must be a time before 2262-04-11 such as"),
     ("consumer next USAGE billing --count 1001", "--count"),
-    ("consumer next USAGE billing --wait 5", "Invalid value for '--wait': \"5\" is not a duration such as 10s"),
-    ("consumer next USAGE billing --wait 300y", "is not a duration such as 10s or 1h30m, up to 100y"),
-    ("consumer next USAGE billing --ack yes", "for '--ack': 'yes' is not one of 'ack', 'nak', 'term', 'none'"),
+    (
+        "consumer next USAGE billing --wait 5",
+        "Invalid value for '--wait': \"5\" is not a duration such as 10s",
+    ),
+    (
+        "consumer next USAGE billing --wait 300y",
+        "is not a duration such as 10s or 1h30m, up to 100y",
+    ),
+    (
+        "consumer next USAGE billing --ack yes",
+        "for '--ack': 'yes' is not one of 'ack', 'nak', 'term', 'none'",
+    ),
     ("consumer next USAGE billing --ack nak --no-ack", "contradict each other"),
     ("consumer next USAGE billing --raw --json", "contradict each other"),
     # Buckets
@@ -105,12 +156,21 @@ WRONG = [
     ("doctor --no-spark -o conectTimeout=1s", "connectTimeout"),
     ("demo --messages 0", "--messages"),
     # There is nobody to answer.
-    ("stream purge USAGE", "messages of stream USAGE? There is no terminal to ask on: say yes with --force."),
+    (
+        "stream purge USAGE",
+        "messages of stream USAGE? There is no terminal to ask on: say yes with --force.",
+    ),
     ("stream rm USAGE", "Delete stream USAGE with 1 message and 1 consumer?"),
     ("stream delete-msg USAGE 1", "Delete message 1 of stream USAGE?"),
-    ("stream peer-remove USAGE somebody", "Remove server somebody, and its copy, from stream USAGE?"),
+    (
+        "stream peer-remove USAGE somebody",
+        "Remove server somebody, and its copy, from stream USAGE?",
+    ),
     ("stream cancel-move USAGE", "Take back the change of stream USAGE that is under way?"),
-    ("consumer rm USAGE billing", "Delete consumer billing of stream USAGE, which has 1 message to process?"),
+    (
+        "consumer rm USAGE billing",
+        "Delete consumer billing of stream USAGE, which has 1 message to process?",
+    ),
     ("kv rm usage", "Delete bucket usage with 1 revision?"),
     ("kv purge usage a", "Purge key a of bucket usage, with its history?"),
     ("kv compact usage", "Remove the marks of deleted keys from bucket usage, with their history?"),
@@ -123,18 +183,30 @@ WRONG = [
 """Lines that end with 2."""
 
 FAILS = [
-    ("stream info USAEG", "cannot look at stream USAEG: stream not found (code 404, error 10059); did you mean USAGE"),
+    (
+        "stream info USAEG",
+        "cannot look at stream USAEG: stream not found (code 404, error 10059); did you mean USAGE",
+    ),
     ("stream get USAGE --last usage.none", "cannot get the last usage.none of stream USAGE"),
-    ("stream delete-msg USAGE 2 --force", "cannot erase message 2 of stream USAGE: there is no such message"),
+    (
+        "stream delete-msg USAGE 2 --force",
+        "cannot erase message 2 of stream USAGE: there is no such message",
+    ),
     ("stream peer-remove USAGE somebody --force", "10010"),
     (
         "stream peer-remove USAGE somebody --evacuate --force",
         "server somebody from stream USAGE: JetStream cluster",
     ),
-    ("stream cancel-move USAGE --force", "cancel the change of stream USAGE: JetStream clustering support required"),
+    (
+        "stream cancel-move USAGE --force",
+        "cancel the change of stream USAGE: JetStream clustering support required",
+    ),
     ("stream restore {tmp}/nowhere", "cannot read the backup"),
     ("consumer add NOWHERE c", "consumer c of stream NOWHERE: stream not found"),
-    ("consumer pause USAGE billing 2020-01-01T00:00:00Z", "that is past by the server's clock; nothing was changed"),
+    (
+        "consumer pause USAGE billing 2020-01-01T00:00:00Z",
+        "that is past by the server's clock; nothing was changed",
+    ),
     ("consumer step-down USAGE d", "consumer d of stream USAGE"),
     ("kv put none a x", "there is no Key-Value bucket none"),
     ("object rm none --force", "there is no Object Store bucket none"),
@@ -171,7 +243,9 @@ NO_SERVER = [
 def there(nats_server: NatsServer, publisher: Publisher) -> Iterator[None]:
     """What no line may change: a stream with a message and a consumer, and two buckets with one value each."""
     with JetStreamAdmin(servers=nats_server.url) as admin:
-        admin.streams.create(name="USAGE", subjects=["usage.>", "c.>"], max_age="10m", allow_direct=True)
+        admin.streams.create(
+            name="USAGE", subjects=["usage.>", "c.>"], max_age="10m", allow_direct=True
+        )
         admin.consumers.create("USAGE", durable_name="billing", ack_policy="explicit")
         publisher.publish([Message("usage.a", b"kept")])
         admin.kv.create("usage", storage="memory")
@@ -208,7 +282,11 @@ def state(admin: JetStreamAdmin) -> Any:
 
 @pytest.mark.parametrize(
     ("code", "line", "text"),
-    [*((2, *case) for case in WRONG), *((1, *case) for case in FAILS), *((2, line, _MONTHS) for line in LONG_MINUTES)],
+    [
+        *((2, *case) for case in WRONG),
+        *((1, *case) for case in FAILS),
+        *((2, line, _MONTHS) for line in LONG_MINUTES),
+    ],
 )
 def test_a_line_says_what_is_wrong_and_nothing_is_changed(
     code: int, line: str, text: str, words: Any, run: Command
@@ -221,5 +299,9 @@ def test_a_line_says_what_is_wrong_and_nothing_is_changed(
 def test_a_command_without_a_server_ends_with_3_at_once(words: Any, run: Command) -> None:
     for line in NO_SERVER:
         # It would wait for 5 minutes; localhost may have two addresses.
-        ran = run(*words(line), "-o", "connectTimeout=5m", url="nats://127.0.0.1:1,nats://localhost:2")
-        refused(ran, 3, "spark-jetstream: no NATS server could be reached at ", "connection was refused")
+        ran = run(
+            *words(line), "-o", "connectTimeout=5m", url="nats://127.0.0.1:1,nats://localhost:2"
+        )
+        refused(
+            ran, 3, "spark-jetstream: no NATS server could be reached at ", "connection was refused"
+        )

@@ -13,7 +13,9 @@ from tests.support.reading import wait_until
 
 
 @pytest.fixture
-def no_second_attempt(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def no_second_attempt(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[None]:
     """The time to connect is over once an attempt has failed: what a second one would meet depends on the machine.
 
     The test has an event loop of its own, so that no connection of another test moves the clock, or lives by it.

@@ -127,11 +127,15 @@ REFUSED = "the NATS server at … refused the credentials"
 BY_PASSWORD = f"{REFUSED} (options user and password)"
 BY_FILE = f"{REFUSED} (option credentialsFile)"
 UNTRUSTED = "the certificate of … is not trusted (options tlsCaFile, tlsHostname): "
-BAD_CLIENT = "the NATS server at … refused the client certificate (options tlsCertFile and tlsKeyFile): "
+BAD_CLIENT = (
+    "the NATS server at … refused the client certificate (options tlsCertFile and tlsKeyFile): "
+)
 SILENT = "; one that begins with TLS needs option tlsHandshakeFirst"
 OTHER_CLIENTS = "the server trusts other clients"
 NO_TLS = "TLS is asked for (a tls:// URL or a tls option), and the server offers none"
-NO_TLS_FIRST = "the server does not begin with TLS, which option tlsHandshakeFirst or a wss:// URL asks for"
+NO_TLS_FIRST = (
+    "the server does not begin with TLS, which option tlsHandshakeFirst or a wss:// URL asks for"
+)
 MAY_NOT = "the account may not publish to "
 CANNOT_STORE = "row … of partition 0 cannot be stored at subject 's.a': the account may not publish to this subject; …"
 MAY_NOT_SUBSCRIBE = "the account may not subscribe to _INBOX.> (option inboxPrefix)"
@@ -157,8 +161,12 @@ def _jwt(what: str, name: str, why: str = "") -> Case:
     return _refused(what, ("credentials",), given, "option credentialsFile", why)
 
 
-def _untrusted(what: str, ways: tuple[str, ...], why: str, given: Given, certificate: str = "server") -> Case:
-    return Case(what, ways, given, UntrustedServer, f"{UNTRUSTED}{why}", {"certificate": certificate})
+def _untrusted(
+    what: str, ways: tuple[str, ...], why: str, given: Given, certificate: str = "server"
+) -> Case:
+    return Case(
+        what, ways, given, UntrustedServer, f"{UNTRUSTED}{why}", {"certificate": certificate}
+    )
 
 
 def _client(what: str, file: str | None, says: str) -> Case:
@@ -172,7 +180,10 @@ def _plain(what: str, ways: tuple[str, ...], says: str, **server: Any) -> Case:
 def _denied(
     what: str, who: str, uses: str, says: str, error: type[JetStreamError] = PermissionDenied
 ) -> Iterator[Case]:
-    for way, given in (("password", {"user": who}), ("credentials", {"credentialsFile": f"@{who}.creds"})):
+    for way, given in (
+        ("password", {"user": who}),
+        ("credentials", {"credentialsFile": f"@{who}.creds"}),
+    ):
         yield Case(what, (way,), given, error, says, uses=uses)
 
 
@@ -181,9 +192,17 @@ RIGHT = (
     Case("user and password in the URL", PASSWORDS, _url(f"ann:{quote(PASSWORD, safe='')}")),
     Case("the token in the URL", ("token",), _url(quote(PASSWORD, safe=""))),
     Case("`nkeySeedSecret`", ("NKey",), {"nkeySeedFile": None, "nkeySeedSecret": "@right.nk"}),
-    Case("`credentialsSecret`", ("credentials",), {"credentialsFile": None, "credentialsSecret": "@right.creds"}),
+    Case(
+        "`credentialsSecret`",
+        ("credentials",),
+        {"credentialsFile": None, "credentialsSecret": "@right.creds"},
+    ),
     Case("`jwtSecret`", ("JWT",), {"jwtFile": None, "jwtSecret": "@bearer.jwt"}),
-    Case("`credentialsFile` with the JWT alone", ("JWT",), {"jwtFile": None, "credentialsFile": "@bearer.creds"}),
+    Case(
+        "`credentialsFile` with the JWT alone",
+        ("JWT",),
+        {"jwtFile": None, "credentialsFile": "@bearer.creds"},
+    ),
     Case("`tlsCaPem`", SECURE, {"tlsCaFile": None, "tlsCaPem": "@ca.pem"}),
     Case(
         "`tlsCertPem` and `tlsKeySecret`",
@@ -201,7 +220,13 @@ RIGHT = (
 
 WRONG_CASES = (
     Case("another password", PASSWORDS, {"password": WRONG}, AuthenticationFailed, BY_PASSWORD),
-    Case("another password in the URL", PASSWORDS, _url(f"ann:{WRONG}"), AuthenticationFailed, BY_PASSWORD),
+    Case(
+        "another password in the URL",
+        PASSWORDS,
+        _url(f"ann:{WRONG}"),
+        AuthenticationFailed,
+        BY_PASSWORD,
+    ),
     Case("an unknown user", PASSWORDS, {"user": "nobody"}, AuthenticationFailed, BY_PASSWORD),
     _refused("another token", ("token",), {"token": WRONG}, "option token"),
     _refused("another seed", ("NKey",), {"nkeySeedFile": "@other.nk"}, "option nkeySeedFile"),
@@ -224,20 +249,61 @@ WRONG_CASES = (
         OptionError,
         "option jwtFile holds a JWT that is no bearer token, and no user NKey seed to sign the login with: …",
     ),
-    _untrusted("a server's certificate of another authority", SECURE, NOT_SIGNED, {"tlsCaFile": "@stranger.pem"}),
+    _untrusted(
+        "a server's certificate of another authority",
+        SECURE,
+        NOT_SIGNED,
+        {"tlsCaFile": "@stranger.pem"},
+    ),
     _untrusted("the same, where no option names one", SECURE, NOT_SIGNED, {"tlsCaFile": None}),
-    _untrusted("a server's certificate that has expired", SECURE, "certificate has expired", {}, "expired"),
-    _untrusted("a server's certificate for another host", SECURE, "…certificate is not valid for …", {}, "other-host"),
-    _untrusted("another name in `tlsHostname`", NAMED, "Hostname mismatch", {"tlsHostname": "b.example"}),
+    _untrusted(
+        "a server's certificate that has expired", SECURE, "certificate has expired", {}, "expired"
+    ),
+    _untrusted(
+        "a server's certificate for another host",
+        SECURE,
+        "…certificate is not valid for …",
+        {},
+        "other-host",
+    ),
+    _untrusted(
+        "another name in `tlsHostname`", NAMED, "Hostname mismatch", {"tlsHostname": "b.example"}
+    ),
     _client("no client certificate", None, DEMANDED),
-    _client("a client certificate that has expired", "@client-expired.pem", f"{BAD_CLIENT}certificate expired"),
-    _client("a client certificate of an unknown authority", "@client-stranger.pem", f"{BAD_CLIENT}unknown ca"),
+    _client(
+        "a client certificate that has expired",
+        "@client-expired.pem",
+        f"{BAD_CLIENT}certificate expired",
+    ),
+    _client(
+        "a client certificate of an unknown authority",
+        "@client-stranger.pem",
+        f"{BAD_CLIENT}unknown ca",
+    ),
     _plain("a server without TLS", ("TLS",), NO_TLS, certificate=""),
-    _plain("a server without TLS", ("TLS first", "WebSocket with TLS"), NO_TLS_FIRST, certificate="", first=False),
+    _plain(
+        "a server without TLS",
+        ("TLS first", "WebSocket with TLS"),
+        NO_TLS_FIRST,
+        certificate="",
+        first=False,
+    ),
     _plain("a server without TLS first", ("TLS first",), NO_TLS_FIRST, first=False),
-    *_denied("no permission to subscribe to replies", "no-inbox", "rw", f"{READ_S}{MAY_NOT_SUBSCRIBE}"),
-    *_denied("no permission to look at the stream", "no-info", "r", f"{READ_S}{MAY_NOT}$JS.API.STREAM.INFO.S"),
-    *_denied("no permission to create a consumer", "no-consumer", "r", f"{CREATE}{MAY_NOT}$JS.API.CONSUMER.CREATE.S.…"),
+    *_denied(
+        "no permission to subscribe to replies", "no-inbox", "rw", f"{READ_S}{MAY_NOT_SUBSCRIBE}"
+    ),
+    *_denied(
+        "no permission to look at the stream",
+        "no-info",
+        "r",
+        f"{READ_S}{MAY_NOT}$JS.API.STREAM.INFO.S",
+    ),
+    *_denied(
+        "no permission to create a consumer",
+        "no-consumer",
+        "r",
+        f"{CREATE}{MAY_NOT}$JS.API.CONSUMER.CREATE.S.…",
+    ),
     *_denied("no permission to pull", "no-pull", "r", f"{MAY_NOT}$JS.API.CONSUMER.MSG.NEXT.S.…"),
     *_denied("no permission to publish the rows", "no-rows", "w", CANNOT_STORE, RowRefused),
 )
@@ -249,16 +315,27 @@ class Realm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority, self.stranger = trustme.CA(), trustme.CA()
-        for name, authority in {"ca": self.authority, "stranger": self.stranger, "clients": self.authority}.items():
+        for name, authority in {
+            "ca": self.authority,
+            "stranger": self.stranger,
+            "clients": self.authority,
+        }.items():
             authority.cert_pem.write_to_path(str(folder / f"{name}.pem"))
-        for name, host in {"server": LOOPBACK, "other-host": "nats.example", "client": "client@example.org"}.items():
+        for name, host in {
+            "server": LOOPBACK,
+            "other-host": "nats.example",
+            "client": "client@example.org",
+        }.items():
             self.issue(name, host)
         self.issue("expired", LOOPBACK, expired=True)
         self.issue("client-expired", "client@example.org", expired=True)
         self.issue("client-stranger", "client@example.org", self.stranger)
         self.operator, self.me = Operator(), user()
         self.users: list[dict[str, Any]] = [dict(LOGIN), {"nkey": self.me.public}]
-        self.users += [{"user": who, "password": PASSWORD, "permissions": rules} for who, rules in DENIED.items()]
+        self.users += [
+            {"user": who, "password": PASSWORD, "permissions": rules}
+            for who, rules in DENIED.items()
+        ]
         other, revoked = user(), user()
         self.operator.revoked.add(revoked)
         self.write("right.nk", self.me.seed)
@@ -267,7 +344,9 @@ class Realm:
         self.write("unknown.creds", Operator().credentials(user()))
         for name, who in {"right": self.me, "revoked": revoked}.items():
             self.write(f"{name}.creds", self.operator.credentials(who))
-        self.write("mixed.creds", self.operator.credentials(self.me).replace(self.me.seed, other.seed))
+        self.write(
+            "mixed.creds", self.operator.credentials(self.me).replace(self.me.seed, other.seed)
+        )
         bearer = self.operator.credentials(user(), bearer_token=True).partition("\n\n")[0]
         self.write("bearer.creds", bearer)
         self.write("bearer.jwt", bearer.splitlines()[1])
@@ -282,10 +361,14 @@ class Realm:
         """Make a file, or give it another content."""
         (self.folder / name).write_text(content)
 
-    def issue(self, name: str, host: str, authority: trustme.CA | None = None, *, expired: bool = False) -> None:
+    def issue(
+        self, name: str, host: str, authority: trustme.CA | None = None, *, expired: bool = False
+    ) -> None:
         """Make a certificate with its key in one file."""
         day = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
-        times: dict[str, Any] = {"not_before": day - datetime.timedelta(days=9), "not_after": day} if expired else {}
+        times: dict[str, Any] = (
+            {"not_before": day - datetime.timedelta(days=9), "not_after": day} if expired else {}
+        )
         leaf = (authority or self.authority).issue_cert(host, **times)
         leaf.private_key_and_cert_chain_pem.write_to_path(str(self.folder / f"{name}.pem"))
 
@@ -310,7 +393,11 @@ class Realm:
         }[kind.users]
         pem = f"{self.folder}/{kind.certificate}.pem"
         files = f'cert_file: "{pem}"\nkey_file: "{pem}"\nca_file: "{self.folder}/clients.pem"'
-        tls = f"tls {{\n{files}\nverify: {json.dumps(kind.verify)}\ntimeout: 60" if kind.certificate else ""
+        tls = (
+            f"tls {{\n{files}\nverify: {json.dumps(kind.verify)}\ntimeout: 60"
+            if kind.certificate
+            else ""
+        )
         first = f"\nhandshake_first: {json.dumps(kind.first)}\n}}"
         listen = f'host: "{LOOPBACK}"\nport: {web}\n' + (f"{tls}\n}}" if tls else "no_tls: true")
         return f"{users}\nwebsocket {{\n{listen}\n}}\n{tls + first if tls else ''}"
@@ -318,14 +405,25 @@ class Realm:
     def options(self, way: str, given: Given, ports: tuple[int, int]) -> dict[str, str]:
         """The options of a way, with what is `given` in place of its own."""
         scheme, options = WAYS[way].scheme, {**WAYS[way].options, **given}
-        found = {name: self._value(name, text) for name, text in options.items() if text is not None}
+        found = {
+            name: self._value(name, text) for name, text in options.items() if text is not None
+        }
         login = found.pop("login", None)
         address = f"{LOOPBACK}:{ports[scheme.startswith('ws')]}"
-        return {"servers": f"{scheme}://{address if login is None else f'{login}@{address}'}", **found}
+        return {
+            "servers": f"{scheme}://{address if login is None else f'{login}@{address}'}",
+            **found,
+        }
 
     def _value(self, option: str, text: str) -> str:
         file = self.folder / text.removeprefix("@")
-        return text if not text.startswith("@") else str(file) if option.endswith("File") else file.read_text()
+        return (
+            text
+            if not text.startswith("@")
+            else str(file)
+            if option.endswith("File")
+            else file.read_text()
+        )
 
     # Steps of changes
 
@@ -390,7 +488,13 @@ def _certificate(what: str, step: Any, why: str = "") -> Change:
 CHANGES = (
     _until("the server gets another password", "password", Realm.password, BY_PASSWORD),
     _until("the server loses the user", "password", Realm.no_user, BY_PASSWORD, uses="rwa"),
-    _until("the server loses the user and restarts", "password", Realm.no_user, BY_PASSWORD, restart=True),
+    _until(
+        "the server loses the user and restarts",
+        "password",
+        Realm.no_user,
+        BY_PASSWORD,
+        restart=True,
+    ),
     Change(
         "the user loses a permission",
         "password",
@@ -399,10 +503,21 @@ CHANGES = (
         f"{MAY_NOT}$JS.API.CONSUMER.MSG.NEXT.S.…",
         "r",
     ),
-    Change("the user loses a permission", "password", Realm.no_permissions, RowRefused, CANNOT_STORE, "w"),
+    Change(
+        "the user loses a permission",
+        "password",
+        Realm.no_permissions,
+        RowRefused,
+        CANNOT_STORE,
+        "w",
+    ),
     _until("the JWT expires", "credentials", None, f"{BY_FILE}: …expired…", uses="rwa"),
     _until("the account revokes the JWT", "credentials", Realm.revoke, f"{BY_FILE}…"),
-    Change("the account revokes the JWT, and the file has a new one", "credentials", Realm.renew_and_revoke),
+    Change(
+        "the account revokes the JWT, and the file has a new one",
+        "credentials",
+        Realm.renew_and_revoke,
+    ),
     Change(
         "the account revokes the JWT, and the file is empty before it gets a new one",
         "credentials",
@@ -410,12 +525,21 @@ CHANGES = (
         then=Realm.renew,
     ),
     Change("the server gets another NKey, and the file its seed", "NKey", Realm.other_nkey),
-    _certificate("the server gets another certificate, of the same authority", Realm.other_certificate),
-    _certificate("the server gets one that has expired", Realm.expired_certificate, "certificate has expired"),
+    _certificate(
+        "the server gets another certificate, of the same authority", Realm.other_certificate
+    ),
+    _certificate(
+        "the server gets one that has expired", Realm.expired_certificate, "certificate has expired"
+    ),
     _certificate("the server gets one of another authority", Realm.strange_certificate, NOT_SIGNED),
-    _certificate("the server gets one of another authority, which the file gets too", Realm.trusted_stranger),
+    _certificate(
+        "the server gets one of another authority, which the file gets too", Realm.trusted_stranger
+    ),
     _until(OTHER_CLIENTS, "mutual TLS", Realm.other_clients, f"{BAD_CLIENT}…", restart=True),
-    *(Change(f"{OTHER_CLIENTS}, and the files get theirs", way, Realm.other_client, restart=True) for way in MUTUAL),
+    *(
+        Change(f"{OTHER_CLIENTS}, and the files get theirs", way, Realm.other_client, restart=True)
+        for way in MUTUAL
+    ),
 )
 
 
@@ -469,11 +593,14 @@ own options, or add `servers` to `spark.sql.redaction.options.regex`.
 def page() -> str:
     """The text of docs/logins.md."""
     ways = [
-        (name, f"`{way.scheme}://`", ", ".join(f"`{option}`" for option in way.options)) for name, way in WAYS.items()
+        (name, f"`{way.scheme}://`", ", ".join(f"`{option}`" for option in way.options))
+        for name, way in WAYS.items()
     ]
     right = _merged((case.what, "", case.ways) for case in RIGHT[1:])
     wrong = _merged((case.what, _error(case), case.ways) for case in WRONG_CASES)
-    changes = _merged((change.what, _error(change) or "it goes on", (change.way,)) for change in CHANGES)
+    changes = _merged(
+        (change.what, _error(change) or "it goes on", (change.way,)) for change in CHANGES
+    )
     return "\n".join(
         [
             _HEAD,

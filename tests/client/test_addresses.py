@@ -78,18 +78,27 @@ def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_address_is_used(
     dead: Callable[[int], contextlib.AbstractContextManager[None]], way: str, tmp_path: Path
 ) -> None:
-    config = "" if way in ("nats", "ws") else tls_config(tmp_path, "handshake_first: true" * (way == "TLS first"), HOST)
+    config = (
+        ""
+        if way in ("nats", "ws")
+        else tls_config(tmp_path, "handshake_first: true" * (way == "TLS first"), HOST)
+    )
     with NatsServer(config=config, websocket=way == "ws", jetstream=False) as server:
         url = server.websocket_url if way == "ws" else server.url
         given = {"servers": url.replace(LOOPBACK, HOST), "connectTimeout": "30s"}
         if config:
-            given |= {"tlsCaFile": str(tmp_path / "ca.pem"), "tlsHandshakeFirst": str(way == "TLS first")}
+            given |= {
+                "tlsCaFile": str(tmp_path / "ca.pem"),
+                "tlsHandshakeFirst": str(way == "TLS first"),
+            }
         with dead(int(url.rpartition(":")[2])):
             assert connect(ConnectionOptions.from_spark(given)).server_version
 
 
 @pytest.mark.parametrize("host", [LOOPBACK, "[::1]"])
-def test_an_address_is_looked_up_without_a_thread(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_looked_up_without_a_thread(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(asyncio.BaseEventLoop, "run_in_executor")
     found = asyncio.run(addresses.Addresses().resolve(urlsplit(f"nats://{host}:4222"), 10.0))
     assert {entry[-1][:2] for entry in found} == {(host.strip("[]"), 4222)}

@@ -45,7 +45,9 @@ CREDS = f"""-----BEGIN NATS USER JWT-----
 """
 
 
-def arguments(resolve: Callable[[str], str] | None = None, /, **options: object) -> dict[str, object]:
+def arguments(
+    resolve: Callable[[str], str] | None = None, /, **options: object
+) -> dict[str, object]:
     made = ConnectionOptions.from_spark({name: str(value) for name, value in options.items()})
     return connect_arguments(made) if resolve is None else connect_arguments(made, resolve)
 
@@ -124,7 +126,9 @@ def test_credentials_in_any_layout_reach_nats(tmp_path: Path, content: str) -> N
     assert read_by_nats(arguments(credentialsFile=path)["user_credentials"]) == (JWT, USER_SEED)
 
 
-@pytest.mark.parametrize("payload", ["", "bm90IGpzb24", "eyJleHAiOiAiMSJ9", "eyJleHAiOiA5OTk5OTk5OTk5fQ", "-_"])
+@pytest.mark.parametrize(
+    "payload", ["", "bm90IGpzb24", "eyJleHAiOiAiMSJ9", "eyJleHAiOiA5OTk5OTk5OTk5fQ", "-_"]
+)
 def test_a_jwt_that_has_not_expired_or_cannot_be_read(payload: str) -> None:
     assert Credentials(credentials_text(f"a.{payload}.c", USER_SEED)).ended == ""
 
@@ -150,7 +154,9 @@ def test_seeds(tmp_path: Path) -> None:
     assert arguments(nkeySeedSecret=f" {USER_SEED}\n")["nkeys_seed_str"] == USER_SEED
     assert arguments(nkeySeedSecret=decorated)["nkeys_seed_str"] == USER_SEED
     for content in (USER_SEED, decorated, f"\ufeff{USER_SEED}\n"):
-        assert arguments(nkeySeedFile=put(tmp_path / "seed", content))["nkeys_seed_str"] == USER_SEED
+        assert (
+            arguments(nkeySeedFile=put(tmp_path / "seed", content))["nkeys_seed_str"] == USER_SEED
+        )
 
 
 @pytest.mark.parametrize(
@@ -163,16 +169,27 @@ def test_seeds(tmp_path: Path) -> None:
                 (ACCOUNT_SEED, "holds an NKey seed that is not a user's"),
                 (WRONG_SEED, "holds an NKey seed with a wrong checksum"),
             )
-            for option, content in (("nkeySeed", seed), ("credentials", CREDS.replace(USER_SEED, seed)))
+            for option, content in (
+                ("nkeySeed", seed),
+                ("credentials", CREDS.replace(USER_SEED, seed)),
+            )
         ),
         ("nkeySeed", "not a seed", "does not hold an NKey seed"),
         ("credentials", "nothing of the kind", "holds no user JWT"),
         ("credentials", CREDS.replace("USER JWT", "JWT"), "holds no user JWT"),
         ("credentials", CREDS.replace(JWT, "not-a-jwt"), "holds no user JWT"),
-        ("credentials", CREDS[: CREDS.index(USER_SEED)], "holds no user NKey seed between its BEGIN and END lines"),
+        (
+            "credentials",
+            CREDS[: CREDS.index(USER_SEED)],
+            "holds no user NKey seed between its BEGIN and END lines",
+        ),
         ("credentials", credentials_text(JWT), "holds a JWT that cannot be read"),
         *(
-            (option, content, "holds a JWT that is no bearer token, and no user NKey seed to sign the login with")
+            (
+                option,
+                content,
+                "holds a JWT that is no bearer token, and no user NKey seed to sign the login with",
+            )
             for content in (credentials_text(SIGNED), f"{credentials_text(SIGNED)}\n{USER_SEED}\n")
             for option in ("credentials", "jwt")
         ),
@@ -202,15 +219,23 @@ def test_wrong_seeds_and_credentials(tmp_path: Path, option: str, content: str, 
             for path in ("/nowhere/file", USER_SEED, CREDS, f"/run/{USER_SEED}")
         ),
         {"tlsCertFile": "/nowhere/file", "tlsKeySecret": "x"},
-        {"tlsKeyFile": "/nowhere/file", "tlsCertPem": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----"},
+        {
+            "tlsKeyFile": "/nowhere/file",
+            "tlsCertPem": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----",
+        },
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_a_missing_file_is_refused_and_no_secret_in_its_place_shown(options: dict[str, str]) -> None:
+def test_a_missing_file_is_refused_and_no_secret_in_its_place_shown(
+    options: dict[str, str],
+) -> None:
     option, path = next(iter(options.items()))
     shown = ' "/nowhere/file"' if path == "/nowhere/file" else ""
     message = refused(**options)
-    assert message == f"option {option} names the file{shown}, which is not here and was not sent with the job"
+    assert (
+        message
+        == f"option {option} names the file{shown}, which is not here and was not sent with the job"
+    )
 
 
 def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
@@ -228,7 +253,10 @@ def test_files_sent_with_the_job_are_found_by_their_base_name(tmp_path: Path) ->
         return str(tmp_path / name)
 
     for given in ("/home/me/me.creds", sent):
-        assert read_by_nats(arguments(resolve, credentialsFile=given)["user_credentials"]) == (JWT, USER_SEED)
+        assert read_by_nats(arguments(resolve, credentialsFile=given)["user_credentials"]) == (
+            JWT,
+            USER_SEED,
+        )
         assert asked == ["me.creds"]
 
 
@@ -244,7 +272,11 @@ AROUND: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize(("front", "change"), AROUND.values(), ids=AROUND.keys())
 def test_what_is_around_a_pem_block_does_not_matter(
-    tmp_path: Path, private_files: Path, pems: dict[str, str], front: bytes, change: Callable[[bytes], bytes]
+    tmp_path: Path,
+    private_files: Path,
+    pems: dict[str, str],
+    front: bytes,
+    change: Callable[[bytes], bytes],
 ) -> None:
     contents = {item: front + change(pem.encode()) + front for item, pem in pems.items()}
     files = {item: put(tmp_path / f"{item}.pem", content) for item, content in contents.items()}
@@ -260,10 +292,17 @@ def test_what_is_around_a_pem_block_does_not_matter(
 
 @pytest.mark.parametrize("inline", [("cert", "key"), ("cert",), ("key",), ()], ids="+".join)
 def test_a_certificate_and_its_key_are_files_or_texts_written_for_this_user_alone(
-    tmp_path: Path, private_files: Path, pems: dict[str, str], inline: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    private_files: Path,
+    pems: dict[str, str],
+    inline: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options: dict[str, object] = {}
-    for item, in_file, as_text in (("cert", "tlsCertFile", "tlsCertPem"), ("key", "tlsKeyFile", "tlsKeySecret")):
+    for item, in_file, as_text in (
+        ("cert", "tlsCertFile", "tlsCertPem"),
+        ("key", "tlsKeyFile", "tlsKeySecret"),
+    ):
         if item in inline:
             options[as_text] = pems[item]
         else:
@@ -290,16 +329,39 @@ def test_a_certificate_and_its_key_are_files_or_texts_written_for_this_user_alon
         ({"tlsCaPem": "{key}"}, "option tlsCaPem holds no certificate in PEM form"),
         ({"tlsCaPem": "{empty}"}, "option tlsCaPem holds a certificate that cannot be read"),
         ({"tlsCaPem": "{broken}"}, "option tlsCaPem holds a certificate that cannot be read"),
-        ({"tlsCertPem": "{key}", "tlsKeySecret": "{key}"}, "option tlsCertPem holds no certificate in PEM form"),
-        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{cert}"}, "option tlsKeySecret holds no private key in PEM form"),
-        ({"tlsCertPem": "{broken}", "tlsKeySecret": "{key}"}, "option tlsCertPem holds a certificate that cannot"),
-        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{torn}"}, "option tlsKeySecret holds a key that cannot be read"),
-        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{other}"}, "not belong to the certificate of option tlsCertPem"),
-        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{encrypted}"}, "option tlsKeySecret holds an encrypted key"),
-        ({"tlsCertPem": "{cert}", "tlsKeySecret": "{legacy}"}, "option tlsKeySecret holds an encrypted key"),
+        (
+            {"tlsCertPem": "{key}", "tlsKeySecret": "{key}"},
+            "option tlsCertPem holds no certificate in PEM form",
+        ),
+        (
+            {"tlsCertPem": "{cert}", "tlsKeySecret": "{cert}"},
+            "option tlsKeySecret holds no private key in PEM form",
+        ),
+        (
+            {"tlsCertPem": "{broken}", "tlsKeySecret": "{key}"},
+            "option tlsCertPem holds a certificate that cannot",
+        ),
+        (
+            {"tlsCertPem": "{cert}", "tlsKeySecret": "{torn}"},
+            "option tlsKeySecret holds a key that cannot be read",
+        ),
+        (
+            {"tlsCertPem": "{cert}", "tlsKeySecret": "{other}"},
+            "not belong to the certificate of option tlsCertPem",
+        ),
+        (
+            {"tlsCertPem": "{cert}", "tlsKeySecret": "{encrypted}"},
+            "option tlsKeySecret holds an encrypted key",
+        ),
+        (
+            {"tlsCertPem": "{cert}", "tlsKeySecret": "{legacy}"},
+            "option tlsKeySecret holds an encrypted key",
+        ),
     ],
 )
-def test_wrong_pem(private_files: Path, pems: dict[str, str], options: dict[str, str], words: str) -> None:
+def test_wrong_pem(
+    private_files: Path, pems: dict[str, str], options: dict[str, str], words: str
+) -> None:
     torn = pems["key"].splitlines()
     texts = {
         **pems,

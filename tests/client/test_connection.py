@@ -50,7 +50,16 @@ from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.client import forks, in_child, tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
-from tests.support.reading import SETTINGS, create, fill, options, part_of, pulls, sequences, wait_until
+from tests.support.reading import (
+    SETTINGS,
+    create,
+    fill,
+    options,
+    part_of,
+    pulls,
+    sequences,
+    wait_until,
+)
 
 INFO = "$JS.API.INFO"
 NOWHERE = "nats://127.0.0.1:1"  # nobody listens there
@@ -62,7 +71,9 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 def account(where: ConnectionOptions | str, patience: float = 0) -> dict[str, Any]:
     given = options(where) if isinstance(where, str) else where
     requests = Requests(lambda _: connect(given), patience)
-    return requests.call(lambda connection: connection.api(INFO, b"", context="look at the account"))
+    return requests.call(
+        lambda connection: connection.api(INFO, b"", context="look at the account")
+    )
 
 
 def clients(server: NatsServer) -> int:
@@ -93,7 +104,9 @@ def test_equal_options_share_a_connection_until_it_is_closed(server: NatsServer)
     assert clients(server) == 1
 
 
-def test_a_connection_that_was_closed_is_not_usable_whatever_the_client_library_says(server: NatsServer) -> None:
+def test_a_connection_that_was_closed_is_not_usable_whatever_the_client_library_says(
+    server: NatsServer,
+) -> None:
     connection = connect(options(server.url))
     connection.close()
     client = connection._login.client
@@ -120,7 +133,11 @@ def test_close_all_lets_the_last_requests_through(server: NatsServer) -> None:
     with Publisher(server.url) as publisher:
         # The server may answer this connection before it reads the end of the other one. It deletes consumers by itself
         # after 30 seconds.
-        wait_until(lambda: not publisher.api("CONSUMER.NAMES.S").get("consumers"), "the end of the consumers", 20.0)
+        wait_until(
+            lambda: not publisher.api("CONSUMER.NAMES.S").get("consumers"),
+            "the end of the consumers",
+            20.0,
+        )
 
 
 def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
@@ -148,7 +165,9 @@ def test_who_waits_for_the_attempt_of_another_does_not_end_it(
         assert first.result() is connect(given)
 
 
-def test_an_attempt_that_does_not_end_is_given_up(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_that_does_not_end_is_given_up(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def wait(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
@@ -203,7 +222,9 @@ def test_close_all_ends_the_attempts(server: NatsServer) -> None:
         account(given)
 
 
-def test_a_connection_that_is_made_while_all_are_closed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_made_while_all_are_closed(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make, close, given = Connection.open, Connection.close, options(server.url)
 
     async def open_and_close_all(connection: Connection, *args: Any, **more: Any) -> None:
@@ -272,8 +293,12 @@ def test_a_forked_child_has_a_connection_of_its_own(tls: bool, tmp_path: Path) -
 
 
 @forks
-@pytest.mark.parametrize("place", [lambda work: work(), in_child], ids=["here", "in a forked child"])
-def test_a_server_that_is_down_holds_nobody_up(server: NatsServer, place: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    "place", [lambda work: work(), in_child], ids=["here", "in a forked child"]
+)
+def test_a_server_that_is_down_holds_nobody_up(
+    server: NatsServer, place: Callable[[Any], Any]
+) -> None:
     down = options(NOWHERE, connectTimeout="60s")
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(connect, down), threads.submit(connect, down)]
@@ -344,7 +369,9 @@ def test_no_server() -> None:
 
 
 def test_closed_ports_are_final_only_where_no_server_is_starting(server: NatsServer) -> None:
-    with pytest.raises(ConnectionFailed, match=r"localhost:2 \(option servers\): the connection was refused"):
+    with pytest.raises(
+        ConnectionFailed, match=r"localhost:2 \(option servers\): the connection was refused"
+    ):
         connect(options(f"{NOWHERE},nats://localhost:2", connectTimeout="1m"), starting=False)
     account(connect(options(f"{NOWHERE},{server.url}"), starting=False).options)
     with WireProxy(server.url) as silent:
@@ -376,7 +403,9 @@ def test_servers_that_have_left_a_cluster_are_forgotten() -> None:
         def known() -> set[int | None]:
             return {server.port for server in connection._login.client.servers}
 
-        with NatsServer(jetstream=False, args=(*member, f"nats://{LOOPBACK}:-1", "--routes", route)) as second:
+        with NatsServer(
+            jetstream=False, args=(*member, f"nats://{LOOPBACK}:-1", "--routes", route)
+        ) as second:
             wait_until(lambda: known() == {first.port, second.port}, "the other server")
         wait_until(lambda: known() == {first.port}, "its end")
         assert len(connection._login.client.servers) == 2
@@ -389,13 +418,20 @@ def test_servers_that_have_left_a_cluster_are_forgotten() -> None:
 def test_requests(server: NatsServer) -> None:
     create(server.url, "S")
     connection = connect(options(server.url))
-    assert json.loads(connection.request(INFO, b"", context="look"))["type"].endswith("account_info_response")
-    with pytest.raises(StreamNotFound, match="cannot look at stream NOPE: stream not found") as caught:
+    assert json.loads(connection.request(INFO, b"", context="look"))["type"].endswith(
+        "account_info_response"
+    )
+    with pytest.raises(
+        StreamNotFound, match="cannot look at stream NOPE: stream not found"
+    ) as caught:
         connection.api("$JS.API.STREAM.INFO.NOPE", b"", context="look at stream NOPE")
     assert (caught.value.code, caught.value.err_code) == (404, 10059)
     with pytest.raises(ApiError, match="cannot make it"):
         connection.api("$JS.API.STREAM.CREATE.T", b"{", context="make it")
-    replies = [connection.request("S.a", b"x", context="store", headers={"Nats-Msg-Id": "1"}) for _ in range(2)]
+    replies = [
+        connection.request("S.a", b"x", context="store", headers={"Nats-Msg-Id": "1"})
+        for _ in range(2)
+    ]
     assert ["duplicate" in json.loads(reply) for reply in replies] == [False, True]
     said = r"cannot look: nobody answers at \$JS\.hub\.API\.INFO.*domain and apiPrefix"
     with pytest.raises(NoResponders, match=said):
@@ -412,7 +448,9 @@ def test_no_reply(server: NatsServer) -> None:
     account(server.url)
 
 
-def test_waiting_for_a_connection_is_part_of_a_request(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_connection_is_part_of_a_request(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection = connect(options(server.url))
 
     async def wait(_: float) -> None:
@@ -424,7 +462,9 @@ def test_waiting_for_a_connection_is_part_of_a_request(server: NatsServer, monke
         connection.request("$JS.API.NOTHING", b"", context="look", timeout=60.0)
 
 
-def test_a_question_without_an_answer_is_asked_again(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_without_an_answer_is_asked_again(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stream without a leader gives no reply, and a request that was sent meanwhile is lost."""
     monkeypatch.setattr(connection_module, "ASK_AGAIN", 0.1)
     with WireProxy(server.url) as proxy:
@@ -440,7 +480,9 @@ def test_a_question_without_an_answer_is_asked_again(server: NatsServer, monkeyp
         assert proxy.client_bytes.count(b"PUB $JS.API.STREAM.NAMES") == 1
 
 
-def test_several_streams_are_looked_at_in_one_go(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_streams_are_looked_at_in_one_go(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "ASK_AGAIN", 0.1)
     for number, name in enumerate("ABC"):
         create(server.url, name)
@@ -521,7 +563,10 @@ def test_a_request_whose_reply_nobody_reads_and_that_fails(
     wait_until(lambda: refusal in caplog.messages, "the refusal")
     connection.close()
     connection.post("$JS.API.STREAM.DELETE.S")
-    wait_until(lambda: "cannot publish to $JS.API.STREAM.DELETE.S: connection closed" in caplog.text, "the failure")
+    wait_until(
+        lambda: "cannot publish to $JS.API.STREAM.DELETE.S: connection closed" in caplog.text,
+        "the failure",
+    )
 
 
 PERMISSIONS = """authorization {
@@ -549,10 +594,18 @@ def denied(connection: Any, work: Callable[[Any], object]) -> PermissionDenied:
 def test_a_request_that_is_not_permitted(strict: NatsServer) -> None:
     connection = connect(options(strict.url, user="ann", password="a"))
     for _ in range(2):
-        error = denied(connection, lambda its: its.api("$JS.API.STREAM.INFO.Sales", b"", context="look at Sales"))
+        error = denied(
+            connection,
+            lambda its: its.api("$JS.API.STREAM.INFO.Sales", b"", context="look at Sales"),
+        )
         assert error.subject == "$JS.API.STREAM.INFO.Sales"
-        assert str(error) == "cannot look at Sales: the account may not publish to $JS.API.STREAM.INFO.Sales"
-    looks = [Question(f"$JS.API.STREAM.INFO.{name}", f"look at {name}") for name in ("Sales", "Stock")]
+        assert (
+            str(error)
+            == "cannot look at Sales: the account may not publish to $JS.API.STREAM.INFO.Sales"
+        )
+    looks = [
+        Question(f"$JS.API.STREAM.INFO.{name}", f"look at {name}") for name in ("Sales", "Stock")
+    ]
     assert str(denied(connection, lambda its: its.ask_all(looks))) == str(error)
     account(connection.options)
 
@@ -570,7 +623,9 @@ def test_an_inbox_that_is_not_permitted(strict: NatsServer) -> None:
     account(options(strict.url, user="bob", password="b", inboxPrefix="_BOB"))
 
 
-def test_a_refused_publish_concerns_no_inbox_that_published_to_the_beginning_of_its_subject(strict: NatsServer) -> None:
+def test_a_refused_publish_concerns_no_inbox_that_published_to_the_beginning_of_its_subject(
+    strict: NatsServer,
+) -> None:
     connection = connect(options(strict.url, user="dora", password="d"))
     with connection.inbox() as orders, connection.inbox() as others:
         orders.publish("$JS.API.STREAM.INFO.ORDERS", b"", 1)
@@ -618,9 +673,14 @@ def test_waiting_for_a_server_that_does_not_come_back(server: NatsServer) -> Non
         connect(options(server.url), patience=0.5)
 
 
-@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.full)], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "tls", [False, pytest.param(True, marks=pytest.mark.full)], ids=["plain", "tls"]
+)
 def test_a_wire_that_went_dead(tls: bool, tmp_path: Path) -> None:
-    with NatsServer(config=tls_config(tmp_path) if tls else None) as server, WireProxy(server.url) as proxy:
+    with (
+        NatsServer(config=tls_config(tmp_path) if tls else None) as server,
+        WireProxy(server.url) as proxy,
+    ):
         ca = {"tlsCaFile": str(tmp_path / "ca.pem")} if tls else {}
         connection = connect(options(proxy.url, requestTimeout="500ms", connectTimeout="10s", **ca))
         before = proxy.connections
@@ -681,7 +741,10 @@ def test_nothing_is_confirmed_during_an_outage(server: NatsServer) -> None:
             lambda: connection.listen(["more"]),
             lambda: listener.publish_confirmed("asked", b"", ()),
         ):
-            with pytest.raises(ConnectionFailed, match=r"is down: .*the connection was refused, nothing listens there"):
+            with pytest.raises(
+                ConnectionFailed,
+                match=r"is down: .*the connection was refused, nothing listens there",
+            ):
                 use()
 
 
@@ -749,7 +812,9 @@ def test_a_login_that_is_not_confirmed_leaves_no_task(server: NatsServer) -> Non
 
         async def tasks() -> list[str]:
             every: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
-            return sorted(work.__name__ for work in every if work.cr_frame.f_locals.get("self") is client)
+            return sorted(
+                work.__name__ for work in every if work.cr_frame.f_locals.get("self") is client
+            )
 
         running = asyncio.run_coroutine_threadsafe(tasks(), connection._loop.loop).result(60)
         assert running == ["_flusher", "_ping_interval", "_read_loop"]
@@ -782,7 +847,10 @@ def test_the_limit_of_an_account_counts() -> None:
         connection = connect(options(proxy.url))
         assert connection.max_payload == connection.server_info["max_payload"] == 4096
         proxy.cut()
-        wait_until(lambda: connection.max_payload == 4096 and connection.reconnects == 1, "the next connection")
+        wait_until(
+            lambda: connection.max_payload == 4096 and connection.reconnects == 1,
+            "the next connection",
+        )
         connection.check()
         assert connection.max_payload == connection.server_info["max_payload"] == 4096
 
@@ -792,7 +860,9 @@ def test_too_many_connections_may_pass(server: NatsServer, what: str) -> None:
     with WireProxy(server.url) as proxy:
         connection = connect(options(proxy.url))
         with connection.inbox() as inbox:
-            proxy.replace_frames(b"PONG", 1, lambda frame: b"-ERR 'Maximum %s Exceeded'\r\n" % what.encode())
+            proxy.replace_frames(
+                b"PONG", 1, lambda frame: b"-ERR 'Maximum %s Exceeded'\r\n" % what.encode()
+            )
             with pytest.raises(ConnectionFailed):
                 connection.check()
             with pytest.raises(ConsumerLost, match=f"was cut: maximum {what.lower()} exceeded"):
@@ -801,11 +871,15 @@ def test_too_many_connections_may_pass(server: NatsServer, what: str) -> None:
         assert connection.reconnects == 1
 
 
-def test_a_connection_that_is_given_up_for_an_error_says_what_the_server_said(server: NatsServer) -> None:
+def test_a_connection_that_is_given_up_for_an_error_says_what_the_server_said(
+    server: NatsServer,
+) -> None:
     with WireProxy(server.url) as proxy:
         connection = connect(options(proxy.url))
         with connection.inbox() as inbox:
-            proxy.replace_frames(b"PONG", 1, lambda frame: b"-ERR 'Maximum Subscriptions Exceeded'\r\n" + frame)
+            proxy.replace_frames(
+                b"PONG", 1, lambda frame: b"-ERR 'Maximum Subscriptions Exceeded'\r\n" + frame
+            )
             connection.check()
             with pytest.raises(ConsumerLost, match="was cut: maximum subscriptions exceeded"):
                 inbox.get(60)
@@ -835,7 +909,9 @@ def check_rows(given: ConnectionOptions, part: SequenceRange) -> None:
     """Read it all, and compare byte for byte."""
     read = list(pulls(given, part, replace(SETTINGS, max_bytes=8 << 20)))
     assert sequences(iter(read)) == list(range(1, len(ROWS) + 1))
-    assert [data for pulled in read for data in pulled.payloads().to_pylist()] == [row.data for row in ROWS]
+    assert [data for pulled in read for data in pulled.payloads().to_pylist()] == [
+        row.data for row in ROWS
+    ]
 
 
 def test_large_reads_over_tls(loaded: NatsServer, tmp_path: Path) -> None:
@@ -882,7 +958,10 @@ def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
     authority.configure_trust(client_side)
 
     def accept() -> None:
-        with listener.accept()[0] as plain, server_side.wrap_socket(plain, server_side=True) as encrypted:
+        with (
+            listener.accept()[0] as plain,
+            server_side.wrap_socket(plain, server_side=True) as encrypted,
+        ):
             serve(encrypted)
 
     async def ignore(_: bytes) -> None:
@@ -947,7 +1026,9 @@ def test_a_peer_that_sends_more_over_tls_than_is_read_must_wait() -> None:
         asyncio.run(read_late(connected))
 
 
-@pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
+@pytest.mark.filterwarnings(
+    "ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning"
+)  # nats-py
 def test_reading_over_websocket(loaded: NatsServer) -> None:
     check_rows(options(loaded.websocket_url), part_of(loaded.url, "S"))
 
@@ -956,7 +1037,9 @@ def test_another_server_over_websocket() -> None:
     lease = PortLease()
     route = f"nats://{LOOPBACK}:{lease.port}"
     with (
-        NatsServer(websocket=True, jetstream=False, args=("--cluster", route, "--cluster_name", "web")) as first,
+        NatsServer(
+            websocket=True, jetstream=False, args=("--cluster", route, "--cluster_name", "web")
+        ) as first,
         NatsServer(
             websocket=True,
             jetstream=False,
@@ -982,13 +1065,19 @@ def test_private_names_of_the_client_library_stand_in_one_place() -> None:
     others = [path for path in module.parent.glob("*.py") if path != module]
     assert [path.name for path in others if re.search(of_library, path.read_text())] == []
     used = set(re.findall(of_library, module.read_text()))
-    assert {"_id", "_server_info"} < used <= {part for parts in nats_py.PARTS.values() for part in parts.split()}
+    assert (
+        {"_id", "_server_info"}
+        < used
+        <= {part for parts in nats_py.PARTS.values() for part in parts.split()}
+    )
 
 
 @pytest.mark.parametrize("owner", nats_py.PARTS)
 def test_a_client_library_without_a_part(owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(nats_py.PARTS, owner, f"{nats_py.PARTS[owner]} __class__.new")
-    monkeypatch.setattr("aiohttp.ClientSession", object)  # a real one would complain that nobody closes it
+    monkeypatch.setattr(
+        "aiohttp.ClientSession", object
+    )  # a real one would complain that nobody closes it
     with pytest.raises(JetStreamError) as raised:
         connect(options("ws://127.0.0.1:1" if owner == "WebSocketTransport" else NOWHERE))
     assert type(raised.value) is JetStreamError

@@ -12,7 +12,13 @@ from spark_jetstream.client.deadline import Backoff, Deadline, share
 def test_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     far, gone = Deadline(60), Deadline(0)
-    assert (far.expired, far.left, far.seconds, far.within(5), far.within(100)) == (False, 60, 60, 5, 60)
+    assert (far.expired, far.left, far.seconds, far.within(5), far.within(100)) == (
+        False,
+        60,
+        60,
+        5,
+        60,
+    )
     assert (gone.expired, gone.left, gone.within(5)) == (True, 0, 0)
     monkeypatch.setattr(time, "monotonic", lambda: 1059.0)
     assert (far.expired, far.left, far.within(5)) == (False, 1, 1)
@@ -35,7 +41,9 @@ def test_each_of_several_attempts_has_two_seconds_if_there_are_as_many() -> None
     ],
     ids=["default", "at once", "given", "most"],
 )
-def test_pauses_grow_and_begin_anew(monkeypatch: pytest.MonkeyPatch, backoff: Backoff, pauses: list[float]) -> None:
+def test_pauses_grow_and_begin_anew(
+    monkeypatch: pytest.MonkeyPatch, backoff: Backoff, pauses: list[float]
+) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     for _ in range(2):

@@ -73,7 +73,9 @@ def server() -> Iterator[FakeJetStream]:
 
 @pytest.mark.parametrize("size", [10_000, 1], ids=["at once", "byte by byte"])
 @pytest.mark.parametrize("early", EARLY.values(), ids=EARLY.keys())
-def test_a_login_goes_on_after_what_comes_before_the_pong(server: FakeJetStream, early: bytes, size: int) -> None:
+def test_a_login_goes_on_after_what_comes_before_the_pong(
+    server: FakeJetStream, early: bytes, size: int
+) -> None:
     server.lies["pong"] = lambda honest: cut(early + honest.frames, size)
     expected = MAX_PAYLOAD if INFO in early else 1 << 20
     assert connect(options(server.url)).max_payload == expected
@@ -200,7 +202,10 @@ def test_a_login_without_an_answer_names_the_option() -> None:
 
     with pytest.raises(TimeoutError) as caught:
         asyncio.run(Greeting("h:1", nothing, nothing).login(never, 0.0))
-    assert str(caught.value) == "the server at h:1 did not confirm the login in time (option connectTimeout)"
+    assert (
+        str(caught.value)
+        == "the server at h:1 did not confirm the login in time (option connectTimeout)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -98,14 +98,21 @@ def _admin(url: str) -> int:
 
 def _publish(url: str) -> int:
     sink = Sink(
-        url, subject="S.a", delivery="at-least-once", ackTimeout=HASTE["requestTimeout"], maxRetries="1", **HASTE
+        url,
+        subject="S.a",
+        delivery="at-least-once",
+        ackTimeout=HASTE["requestTimeout"],
+        maxRetries="1",
+        **HASTE,
     )
     return sink.write([sink_rows("S.a", 0, 10)]).stored
 
 
 def _connect(url: str) -> int:
     # As short as can be: none of these attempts is to succeed.
-    return connect(ConnectionOptions.from_spark({"servers": url, "connectTimeout": "200ms"})).max_payload
+    return connect(
+        ConnectionOptions.from_spark({"servers": url, "connectTimeout": "200ms"})
+    ).max_payload
 
 
 TRIES: dict[str, Callable[[str], int]] = {
@@ -156,7 +163,9 @@ def drips(honest: Honest) -> Iterator[bytes]:
         honest.ended.wait(0.5)
 
 
-def floods(begin: bytes | Callable[[Honest], bytes], piece: bytes | Callable[[Honest], bytes] = FLOOD) -> Lie:
+def floods(
+    begin: bytes | Callable[[Honest], bytes], piece: bytes | Callable[[Honest], bytes] = FLOOD
+) -> Lie:
     """Begins with something, and then never ends."""
 
     def lie(honest: Honest) -> Iterator[bytes]:
@@ -201,7 +210,11 @@ def changed(**fields: Any) -> Lie:
 
 def changes(**values: Iterable[object]) -> dict[str, Lie]:
     """A lie for each value of each field of a reply."""
-    return {f"{path} {value!r}"[:40]: changed(**{path: value}) for path, some in values.items() for value in some}
+    return {
+        f"{path} {value!r}"[:40]: changed(**{path: value})
+        for path, some in values.items()
+        for value in some
+    }
 
 
 def delivers(reply_to: bytes, head: bytes = b"", payload: bytes = b"1") -> Lie:
@@ -210,10 +223,14 @@ def delivers(reply_to: bytes, head: bytes = b"", payload: bytes = b"1") -> Lie:
 
 
 def refuses(description: object) -> Lie:
-    return reply(json.dumps({"error": {"code": 400, "err_code": 10025, "description": description}}).encode())
+    return reply(
+        json.dumps({"error": {"code": 400, "err_code": 10025, "description": description}}).encode()
+    )
 
 
-def direct(time: str = "2026-01-02T03:04:05Z", sequence: str = "1", pending: str = "0", previous: str = "0") -> Lie:
+def direct(
+    time: str = "2026-01-02T03:04:05Z", sequence: str = "1", pending: str = "0", previous: str = "0"
+) -> Lie:
     head = (
         f"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: S.a\r\nNats-Sequence: {sequence}\r\nNats-Time-Stamp: {time}\r\n"
         f"Nats-Num-Pending: {pending}\r\nNats-Last-Sequence: {previous}\r\n\r\n"
@@ -251,7 +268,18 @@ HELLO: dict[str, Lie] = {
     },
     **fields("max_payload", "1", None, -1, 0, 1.5, True, [], 2**62),
     **fields("version", 2, None, "", "two", "2.1", [], "9" * 5000 + ".1.1"),
-    **fields("connect_urls", "a:1", 7, {"a": 1}, [1], [None], ["[::1"], ["a:port"], ["a:99999"], ["x" * 9999]),
+    **fields(
+        "connect_urls",
+        "a:1",
+        7,
+        {"a": 1},
+        [1],
+        [None],
+        ["[::1"],
+        ["a:port"],
+        ["a:99999"],
+        ["x" * 9999],
+    ),
     **fields("headers", "yes", None, 1),
     **fields("tls_required", True, "no", [1]),
     **fields("auth_required", "yes", {}),
@@ -266,7 +294,13 @@ PONG: dict[str, tuple[Lie, Errors]] = {
     "rubbish": (says(RUBBISH), NEVER_UP),
     **{
         f"says {line!r}": (says(line + b"\r\n"), NEVER_UP)
-        for line in (b"INFO {}", b"-ERR 'no'", b"-ERR", b"-ERR '\xff\xfe'", f"-ERR '{ESCAPES}'".encode())
+        for line in (
+            b"INFO {}",
+            b"-ERR 'no'",
+            b"-ERR",
+            b"-ERR '\xff\xfe'",
+            f"-ERR '{ESCAPES}'".encode(),
+        )
     },
     "refusal": (says(b"-ERR 'Authorization Violation'\r\n"), (AuthenticationFailed,)),
 }
@@ -277,7 +311,12 @@ BEHIND_PONG: dict[str, Lie] = {
         *(b"-ERR " + text for text in (b"", b"no", b"'\xff\xfe'", f"'{ESCAPES}'".encode())),
         b"-ERR 'User Authentication Expired'",
         *(b"INFO []", b"INFO {", b"INFO " + DEEP, b'INFO {"connect_urls":7}'),
-        *(b"\x00\x01\x02", b"MSG a 1 -5", b"MSG a one 5000\r\n" + b"x" * 5000, b"MSG a 1 2\r\nabcdef"),
+        *(
+            b"\x00\x01\x02",
+            b"MSG a 1 -5",
+            b"MSG a one 5000\r\n" + b"x" * 5000,
+            b"MSG a 1 2\r\nabcdef",
+        ),
     )
 }
 
@@ -296,7 +335,10 @@ REPLY: dict[str, tuple[Lie, Errors]] = {
     "error with escapes": (refuses(ESCAPES), (ApiError,)),
     "error that is a list": (refuses([1]), (ApiError,)),
     "subject that is no UTF-8": (lambda honest: [b"MSG \xff %s 2\r\n{}\r\n" % honest.sid], GARBLED),
-    "status that is no number": (reply(b"", b"NATS/1.0 \xff\xff\xff \xff\r\n\r\n"), (*GARBLED, ProtocolError)),
+    "status that is no number": (
+        reply(b"", b"NATS/1.0 \xff\xff\xff \xff\r\n\r\n"),
+        (*GARBLED, ProtocolError),
+    ),
     "header of a few bytes": (reply(b"", b"NATS/"), (*GARBLED, ProtocolError)),
 }
 
@@ -334,7 +376,11 @@ def rows() -> Iterator[Any]:
     for id_, lie in changes(num_pending=(-1, 2**63, 1.5, None, "7")).items():
         yield row(id_, "read", "CONSUMER.CREATE", lie, MALFORMED)
         yield row(id_, "plan filtered", "CONSUMER.CREATE", lie, MALFORMED)
-    message = {"message__seq": (-1, 0, 2**64 - 1), "message__data": ("%%%",), "message__time": ("noon",)}
+    message = {
+        "message__seq": (-1, 0, 2**64 - 1),
+        "message__data": ("%%%",),
+        "message__time": ("noon",),
+    }
     for id_, lie in changes(message=("m",), **message).items():
         yield row(id_, "plan direct", "STREAM.MSG.GET", lie, MALFORMED)
     for id_, lie, errors in (
@@ -348,7 +394,11 @@ def rows() -> Iterator[Any]:
         ("status that is not known", status(f"777 {ESCAPES}"), (JetStreamError,)),
         ("end at once", reply(b"", b"NATS/1.0 408 Gone" + LEFT), (OutageError,)),
         ("end without bytes", reply(b"", b"NATS/1.0 408 Gone" + NO_BYTES), (OutageError,)),
-        ("too large, for ever", reply(b"", b"NATS/1.0 409 Message Size Exceeds MaxBytes" + LEFT), (OutageError,)),
+        (
+            "too large, for ever",
+            reply(b"", b"NATS/1.0 409 Message Size Exceeds MaxBytes" + LEFT),
+            (OutageError,),
+        ),
         ("silence", is_silent, (OutageError,)),
         ("close", hangs_up, (OutageError,)),
         ("drip", drips, (OutageError,)),
@@ -374,7 +424,11 @@ def rows() -> Iterator[Any]:
         yield row(id_, "direct", "DIRECT.GET", lie, errors)
     for id_, lie, errors in (
         ("no JSON", reply(b"no"), MALFORMED),
-        ("number that nothing has", lambda honest: [b"MSG %s9 %s 2\r\n{}\r\n" % (honest.to, honest.sid)], MALFORMED),
+        (
+            "number that nothing has",
+            lambda honest: [b"MSG %s9 %s 2\r\n{}\r\n" % (honest.to, honest.sid)],
+            MALFORMED,
+        ),
         ("error with escapes", refuses(ESCAPES), (JetStreamError,)),
         ("status with escapes", status(f"400 {ESCAPES}"), (JetStreamError,)),
         ("another stream", reply(f'{{"stream":"{ESCAPES}"x,"seq":1}}'.encode()), MALFORMED),
@@ -387,7 +441,12 @@ def rows() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "stage", "lie", "errors"), list(rows()))
 def test_a_lie_ends_in_time_and_in_words(
-    server: FakeJetStream, monkeypatch: pytest.MonkeyPatch, name: str, stage: str, lie: Lie, errors: Errors
+    server: FakeJetStream,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    stage: str,
+    lie: Lie,
+    errors: Errors,
 ) -> None:
     if errors in AT_ONCE:
         # A machine that stands still must not end the try before the lie is heard.
@@ -411,14 +470,23 @@ WORDS: dict[str, tuple[str, str, Callable[[str], Lie]]] = {
     "status of a direct get": ("direct", "DIRECT.GET", lambda text: status(f"777 {text}")),
     "refusal of a row": ("publish", "publish", refuses),
     "status of a row": ("publish", "publish", lambda text: status(f"400 {text}")),
-    "stream of a row": ("publish", "publish", lambda text: reply(json.dumps({"stream": text, "seq": 1}).encode())),
+    "stream of a row": (
+        "publish",
+        "publish",
+        lambda text: reply(json.dumps({"stream": text, "seq": 1}).encode()),
+    ),
 }
 
 
 @pytest.mark.parametrize("text", ["x" * 900_000, "\U000e0001" * 70_000], ids=["x", "tag"])
 @pytest.mark.parametrize(("name", "stage", "lie"), WORDS.values(), ids=WORDS.keys())
 def test_no_text_of_a_server_is_longer_than_a_line_of_a_log(
-    server: FakeJetStream, caplog: pytest.LogCaptureFixture, name: str, stage: str, lie: Callable[[str], Lie], text: str
+    server: FakeJetStream,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    stage: str,
+    lie: Callable[[str], Lie],
+    text: str,
 ) -> None:
     caplog.set_level(logging.INFO, "spark_jetstream")
     server.lies[stage] = lie(text)
@@ -434,10 +502,14 @@ def test_no_text_of_a_server_is_longer_than_a_line_of_a_log(
 
 
 @pytest.mark.parametrize("name", sorted(TRIES.keys() - {"connect"}))
-def test_an_honest_server_is_believed(server: FakeJetStream, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_honest_server_is_believed(
+    server: FakeJetStream, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     for option in HASTE:
         monkeypatch.setitem(HASTE, option, "60s")
-    assert TRIES[name](server.url) == {"publish": 10}.get(name, 1 if name.startswith("plan") else COUNT)
+    assert TRIES[name](server.url) == {"publish": 10}.get(
+        name, 1 if name.startswith("plan") else COUNT
+    )
 
 
 # One inbox
@@ -484,14 +556,18 @@ def test_few_messages_beside_many_for_others_may_wait(monkeypatch: pytest.Monkey
     scanner, incoming = Scanner(), Incoming(1 << 16)
     scanner.collect = {1, 2}
     for number in range(200):
-        mine = frame("S.a", 1, b"%d" % number, head=b"NATS/1.0\r\nA: %d\r\n\r\n" % number, reply=b"r")
+        mine = frame(
+            "S.a", 1, b"%d" % number, head=b"NATS/1.0\r\nA: %d\r\n\r\n" % number, reply=b"r"
+        )
         incoming.add(others * 3 + mine + others * 3)
         _, run, _ = scanner.read(incoming)
         assert isinstance(run, Frames)
         inbox.put(run)
     runs = [inbox.get(0) for _ in range(200)]
     parts = [part for run in runs if isinstance(run, Frames) for part in run.parts()]
-    assert parts == [(b"NATS/1.0\r\nA: %d\r\n\r\n" % number, b"%d" % number) for number in range(200)]
+    assert parts == [
+        (b"NATS/1.0\r\nA: %d\r\n\r\n" % number, b"%d" % number) for number in range(200)
+    ]
 
 
 def test_an_inbox_that_is_read_takes_any_number() -> None:
@@ -508,7 +584,12 @@ def test_an_inbox_that_is_read_takes_any_number() -> None:
 
 # What a server says of itself
 
-HONEST = {"version": "2.15.1", "max_payload": 1 << 20, "connect_urls": ["a:1", "[::1]:4222"], "headers": True}
+HONEST = {
+    "version": "2.15.1",
+    "max_payload": 1 << 20,
+    "connect_urls": ["a:1", "[::1]:4222"],
+    "headers": True,
+}
 
 
 def info_line(**fields: Any) -> bytes:
@@ -551,10 +632,22 @@ FLOODS: dict[str, tuple[str, str, Lie]] = {
     "endless line later": ("plan", "pong", floods(b"PONG\r\n")),
     "endless INFO later": ("plan", "pong", floods(b'PONG\r\nINFO {"a":"')),
     "PINGs": ("plan", "pong", floods(b"PONG\r\n", b"PING\r\n" * 100_000)),
-    "errors": ("plan", "pong", floods(b"PONG\r\n", b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n" * 10_000)),
-    "errors of 900 kB": ("plan", "pong", floods(b"PONG\r\n", b"-ERR '%s'\r\n" % (b"\x1b" * 900_000))),
+    "errors": (
+        "plan",
+        "pong",
+        floods(b"PONG\r\n", b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n" * 10_000),
+    ),
+    "errors of 900 kB": (
+        "plan",
+        "pong",
+        floods(b"PONG\r\n", b"-ERR '%s'\r\n" % (b"\x1b" * 900_000)),
+    ),
     "an endless error": ("plan", "pong", floods(b"PONG\r\n-ERR '")),
-    "messages for nobody": ("plan", "pong", floods(b"PONG\r\n", b"MSG a 99 5\r\nhello\r\n" * 10_000)),
+    "messages for nobody": (
+        "plan",
+        "pong",
+        floods(b"PONG\r\n", b"MSG a 99 5\r\nhello\r\n" * 10_000),
+    ),
     "a reply of 900 MB": ("plan", "STREAM.INFO", announced(900_000_000)),
     "a reply of 90 MB": ("plan", "STREAM.INFO", announced(90_000_000)),
     "replies": ("plan", "STREAM.INFO", floods(b"", lambda honest: honest.saying(b"x" * 1000))),
@@ -565,12 +658,24 @@ FLOODS: dict[str, tuple[str, str, Lie]] = {
         "CONSUMER.MSG.NEXT",
         floods(b"", lambda each: each.saying(b"", b"NATS/1.0 100 Idle\r\n\r\n")),
     ),
-    "the same message": ("read", "CONSUMER.MSG.NEXT", floods(b"", lambda each: each.saying(b"1", b"", ack(1, 1, 99)))),
+    "the same message": (
+        "read",
+        "CONSUMER.MSG.NEXT",
+        floods(b"", lambda each: each.saying(b"1", b"", ack(1, 1, 99))),
+    ),
     "a direct get of 900 MB": ("direct", "DIRECT.GET", announced(900_000_000)),
     "direct gets": ("direct", "DIRECT.GET", floods(b"", lambda honest: honest.frames)),
     "an acknowledgement of 900 MB": ("publish", "publish", announced(900_000_000)),
-    "acknowledgements": ("publish", "publish", floods(b"", lambda each: each.saying(b'{"stream":"S","seq":1}'))),
-    "last sequence 2^62": ("plan", "STREAM.INFO", changed(state__last_seq=2**62, state__messages=2**62)),
+    "acknowledgements": (
+        "publish",
+        "publish",
+        floods(b"", lambda each: each.saying(b'{"stream":"S","seq":1}')),
+    ),
+    "last sequence 2^62": (
+        "plan",
+        "STREAM.INFO",
+        changed(state__last_seq=2**62, state__messages=2**62),
+    ),
     "pending 2^62": ("plan filtered", "CONSUMER.CREATE", changed(num_pending=2**62)),
 }
 
@@ -579,7 +684,8 @@ QUICK = "endless line later"
 
 
 @pytest.mark.parametrize(
-    "flood", [QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in FLOODS if name != QUICK)]
+    "flood",
+    [QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in FLOODS if name != QUICK)],
 )
 def test_a_flood_takes_little_memory(server: FakeJetStream, flood: str) -> None:
     name, stage, lie = FLOODS[flood]

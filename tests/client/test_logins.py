@@ -31,7 +31,12 @@ from spark_jetstream.client import login
 from spark_jetstream.client.addresses import Addresses
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import AuthenticationFailed, ConnectionFailed, JetStreamError, UntrustedServer
+from spark_jetstream.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    JetStreamError,
+    UntrustedServer,
+)
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange
@@ -49,7 +54,9 @@ from tests.support.sinking import Sink, rows
 
 pytestmark = [
     pytest.mark.usefixtures("no_connection_left"),
-    pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float':DeprecationWarning"),  # nats-py's
+    pytest.mark.filterwarnings(
+        "ignore:parameter 'timeout' of type 'float':DeprecationWarning"
+    ),  # nats-py's
 ]
 
 Ports = tuple[int, int]
@@ -87,7 +94,9 @@ def ports(realm: Realm) -> Iterator[Callable[[Kind], Ports]]:
                 # With what the cases look for, where one of the ways leads there.
                 for way in [name for name, way in WAYS.items() if way.server == kind][:1]:
                     with JetStreamAdmin(**realm.options(way, {}, known[kind])) as admin:
-                        admin.streams.create(StreamConfig(name="S", subjects=("s.>",), storage="memory"))
+                        admin.streams.create(
+                            StreamConfig(name="S", subjects=("s.>",), storage="memory")
+                        )
                         admin.publish("s.a", b"")
             return known[kind]
 
@@ -95,7 +104,9 @@ def ports(realm: Realm) -> Iterator[Callable[[Kind], Ports]]:
 
 
 def each_way(cases: tuple[Case, ...]) -> list[Any]:
-    return [pytest.param(way, case, id=f"{way}: {case.what}") for case in cases for way in case.ways]
+    return [
+        pytest.param(way, case, id=f"{way}: {case.what}") for case in cases for way in case.ways
+    ]
 
 
 def matches(said: str, says: str) -> bool:
@@ -112,7 +123,9 @@ def check_secrets(realm: Realm, *texts: str) -> None:
 
 
 @pytest.mark.parametrize(("way", "case"), each_way(RIGHT))
-def test_a_right_login(way: str, case: Case, realm: Realm, ports: Callable[[Kind], Ports], caplog: Caplog) -> None:
+def test_a_right_login(
+    way: str, case: Case, realm: Realm, ports: Callable[[Kind], Ports], caplog: Caplog
+) -> None:
     caplog.set_level(logging.DEBUG)
     given = realm.options(way, case.given, ports(WAYS[way].server._replace(**case.server)))
     with JetStreamAdmin(**given) as admin:
@@ -127,7 +140,9 @@ def test_a_right_login(way: str, case: Case, realm: Realm, ports: Callable[[Kind
 
 
 @pytest.mark.parametrize(("way", "case"), each_way(WRONG_CASES))
-def test_a_wrong_login(way: str, case: Case, realm: Realm, ports: Callable[[Kind], Ports], caplog: Caplog) -> None:
+def test_a_wrong_login(
+    way: str, case: Case, realm: Realm, ports: Callable[[Kind], Ports], caplog: Caplog
+) -> None:
     """It is refused for good by the first answer: what cannot pass by itself would be tried again for ten minutes."""
     caplog.set_level(logging.DEBUG)
     texts = []
@@ -146,7 +161,9 @@ def test_a_wrong_login(way: str, case: Case, realm: Realm, ports: Callable[[Kind
         if case.error in (AuthenticationFailed, UntrustedServer):
             command = run_command(*ACCOUNT, *(f"-o{name}={value}" for name, value in given.items()))
             assert (command.code, command.out) == (3, "")
-            assert matches(command.err.removeprefix("spark-jetstream: ").rstrip("\n"), case.says), command.err
+            assert matches(command.err.removeprefix("spark-jetstream: ").rstrip("\n"), case.says), (
+                command.err
+            )
             texts.append(command.err)
     gc.collect()
     assert "Unclosed" not in caplog.text  # what aiohttp says of a session that is dropped
@@ -182,7 +199,9 @@ def test_a_greeting_that_is_there_before_tls_begins(
 
     monkeypatch.setattr(Addresses, "connect", late)
     given = realm.options("TLS first", {}, ports(WAYS["TLS first"].server._replace(first=False)))
-    with pytest.raises(UntrustedServer, match="the server does not begin with TLS, which option tlsHandshakeFirst"):
+    with pytest.raises(
+        UntrustedServer, match="the server does not begin with TLS, which option tlsHandshakeFirst"
+    ):
         attempt("r", {**given, **PATIENT, "stream": "S"})
 
 
@@ -213,7 +232,11 @@ class Running:
         self._kind = WAYS[way].server
         self.realm = Realm(folder)
         self.server, self._ports = made(self._kind, self.realm, leaving)
-        self.given = {**QUICK, **self.realm.options(way, {}, self._ports), "retryTimeout": f"{RETRY:g}s"}
+        self.given = {
+            **QUICK,
+            **self.realm.options(way, {}, self._ports),
+            "retryTimeout": f"{RETRY:g}s",
+        }
         self.where = ConnectionOptions.from_spark(self.given)
         with JetStreamAdmin(**self.realm.options(way, {}, self._ports)) as admin:
             for name in "ST":
@@ -229,7 +252,9 @@ class Running:
             return
         told = self.server.log.count("Reloaded server configuration")
         os.kill(self.server.pid, signal.SIGHUP)
-        wait_until(lambda: self.server.log.count("Reloaded server configuration") > told, "a reload")
+        wait_until(
+            lambda: self.server.log.count("Reloaded server configuration") > told, "a reload"
+        )
 
     def ask(self, where: ConnectionOptions | None = None, stream: str = "S") -> dict[str, Any]:
         requests = Requests(lambda patience: connect(where or self.where, patience=patience), RETRY)
@@ -251,7 +276,9 @@ def asking(running: Running) -> Iterator[object]:
 
 def pulling(running: Running) -> Iterator[object]:
     """A task that reads."""
-    part = SequenceRange(stream="S", first=1, end=COUNT + 1, count=COUNT, created=running.ask()["created"])
+    part = SequenceRange(
+        stream="S", first=1, end=COUNT + 1, count=COUNT, created=running.ask()["created"]
+    )
     found: list[int] = []
     for messages in pulls(running.where, part, replace(SETTINGS, batch=10, retry_timeout=RETRY)):
         found += messages.sequences.tolist()
@@ -308,7 +335,12 @@ def begun(running: Running, change: Change, use: str, caplog: Caplog) -> Iterato
 @pytest.mark.parametrize(
     ("use", "change"),
     [
-        pytest.param(use, change, id=f"{change.way}: {change.what}, {use}", marks=[] if quick else pytest.mark.full)
+        pytest.param(
+            use,
+            change,
+            id=f"{change.way}: {change.what}, {use}",
+            marks=[] if quick else pytest.mark.full,
+        )
         for number, change in enumerate(CHANGES)
         for place, use in enumerate(change.uses)
         for quick in [change.step is not None and number % len(change.uses) == place]
@@ -324,12 +356,17 @@ def test_a_login_that_is_withdrawn_or_renewed(
         running = Running(change.way, tmp_path, leaving)
         events = begun(running, change, use, caplog)
         if change.step is None:
-            wait_until(lambda: "refused the credentials" in caplog.text, "the end of the JWT", timeout=600)
+            wait_until(
+                lambda: "refused the credentials" in caplog.text, "the end of the JWT", timeout=600
+            )
         else:
             change.step(running.realm)
             running.change(restart=change.restart)
         if change.then is not None:
-            wait_until(lambda: "option credentialsFile holds no user JWT" in caplog.text, "a login with what is there")
+            wait_until(
+                lambda: "option credentialsFile holds no user JWT" in caplog.text,
+                "a login with what is there",
+            )
             change.then(running.realm)
         if change.error is None:
             for _ in events:  # to the end, where it asserts that nothing was lost
@@ -343,7 +380,9 @@ def test_a_login_that_is_withdrawn_or_renewed(
         check_secrets(running.realm, caplog.text)
 
 
-def test_a_server_that_refuses_for_a_moment_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_refuses_for_a_moment_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(login, "_REFUSED_FOR", 600.0)
     with ExitStack() as leaving:
         running = Running("password", tmp_path, leaving)
@@ -364,7 +403,9 @@ def test_one_of_two_servers_that_refuses_stops_nobody(tmp_path: Path) -> None:
         for name in ("one", "other"):
             (tmp_path / name).mkdir()
             both.append(Running("password", tmp_path / name, leaving))
-        where = ConnectionOptions.from_spark({**both[0].given, "servers": ",".join(each.server.url for each in both)})
+        where = ConnectionOptions.from_spark(
+            {**both[0].given, "servers": ",".join(each.server.url for each in both)}
+        )
         for running in both:
             users = running.realm.users.copy()
             running.realm.no_user()
@@ -395,8 +436,12 @@ def test_a_server_that_refuses_while_the_other_is_down_stops_nobody(
         refusing.realm.no_user()
         refusing.change()
         known = caplog.text.count("refused the credentials")
-        wait_until(lambda: caplog.text.count("refused the credentials") >= known + 4, "some refusals")
-        with pytest.raises(ConnectionFailed, match=r"lost and not made again within .*refused the credentials"):
+        wait_until(
+            lambda: caplog.text.count("refused the credentials") >= known + 4, "some refusals"
+        )
+        with pytest.raises(
+            ConnectionFailed, match=r"lost and not made again within .*refused the credentials"
+        ):
             first.wait(0.1)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(first.wait, 60)
@@ -418,7 +463,11 @@ def test_spark_goes_on_with_renewed_credentials_and_shows_no_secret(tmp_path: Pa
         source = Running("credentials", tmp_path / "source", leaving)
         sink = Running("mutual TLS", tmp_path / "sink", leaving)
         to = {**sink.inline(), "stream": "T", "subject": "t.a"}
-        options = {**source.given, "stream": "S", **{f"sink.{name}": value for name, value in to.items()}}
+        options = {
+            **source.given,
+            "stream": "S",
+            **{f"sink.{name}": value for name, value in to.items()},
+        }
         conf = {
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",
@@ -426,7 +475,9 @@ def test_spark_goes_on_with_renewed_credentials_and_shows_no_secret(tmp_path: Pa
             "spark.log.level": "DEBUG",
         }
         every = {"processingTime": "1 second"}
-        job = leaving.enter_context(Job(tmp_path / "job", {"query": options}, trigger=every, conf=conf))
+        job = leaving.enter_context(
+            Job(tmp_path / "job", {"query": options}, trigger=every, conf=conf)
+        )
 
         def stored(count: int) -> bool:
             time.sleep(0.5)  # the two cores are for Spark
@@ -446,8 +497,17 @@ def test_spark_goes_on_with_renewed_credentials_and_shows_no_secret(tmp_path: Pa
         )
         assert read == written
         paths = [*(tmp_path / "job").rglob("*"), *(tmp_path / "events").rglob("*")]
-        texts += [path.read_text(errors="replace") for path in paths if path.is_file() and path.name != "work.json"]
-        for sign in ("DEBUG", "SparkListenerEnvironmentUpdate", "== Physical Plan ==", "numInputRows"):
+        texts += [
+            path.read_text(errors="replace")
+            for path in paths
+            if path.is_file() and path.name != "work.json"
+        ]
+        for sign in (
+            "DEBUG",
+            "SparkListenerEnvironmentUpdate",
+            "== Physical Plan ==",
+            "numInputRows",
+        ):
             assert any(sign in text for text in texts), sign
         for server in (source, sink):
             check_secrets(server.realm, *texts)

@@ -76,7 +76,9 @@ def test_each_use_says_in_words_that_nothing_listens(use: Callable[[], object]) 
         "server ping",
     ],
 )
-def test_a_command_waits_for_no_server_to_start(line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_command_waits_for_no_server_to_start(
+    line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     ran = run_command(*line.split(), "-o", "connectTimeout=10m", url=NOWHERE)
     says = f"spark-jetstream: no NATS server could be reached at {NOWHERE} (option servers): {NOTHING_LISTENS}\n"
@@ -96,13 +98,19 @@ def refused() -> OSError:
         (OSError(f"Multiple exceptions: {refused()}, {refused()}"), NOTHING_LISTENS),
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), UNKNOWN_HOST),
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), "temporary failure"),
-        (OSError(errno.EHOSTUNREACH, "Connect call failed"), os.strerror(errno.EHOSTUNREACH).lower()),
+        (
+            OSError(errno.EHOSTUNREACH, "Connect call failed"),
+            os.strerror(errno.EHOSTUNREACH).lower(),
+        ),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), HUNG_UP),
         (nats.errors.UnexpectedEOF(), HUNG_UP),
         (TimeoutError(), NO_ANSWER),
         (asyncio.TimeoutError(), NO_ANSWER),
         (TimeoutError("the server is slow"), "the server is slow"),
-        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"), "wrong version number"),
+        (
+            ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"),
+            "wrong version number",
+        ),
         (nats.errors.TimeoutError(), "timeout"),
         (ValueError(), "ValueError"),
     ],

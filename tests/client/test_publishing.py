@@ -55,9 +55,13 @@ def proxy(server: NatsServer) -> Iterator[WireProxy]:
         yield running
 
 
-def frames(inbox: Inbox, first: int, end: int, subject: str = "S.a", text: str = "row") -> list[bytes]:
+def frames(
+    inbox: Inbox, first: int, end: int, subject: str = "S.a", text: str = "row"
+) -> list[bytes]:
     """The frames of the publishes `first` to `end` - 1."""
-    messages = ((number, Message(subject, f"{text}-{number}.".encode())) for number in range(first, end))
+    messages = (
+        (number, Message(subject, f"{text}-{number}.".encode())) for number in range(first, end)
+    )
     return [message.frame(f"{inbox.subject}.{number}") for number, message in messages]
 
 
@@ -78,7 +82,9 @@ def replies(inbox: Inbox, count: int) -> dict[int, tuple[bytes, bytes]]:
 
 def sequences(inbox: Inbox, count: int) -> dict[int, int]:
     """The sequences in the next `count` acknowledgements, by number."""
-    return {number: json.loads(payload)["seq"] for number, (_, payload) in replies(inbox, count).items()}
+    return {
+        number: json.loads(payload)["seq"] for number, (_, payload) in replies(inbox, count).items()
+    }
 
 
 def replies_until(inbox: Inbox, last: int) -> list[int]:
@@ -117,7 +123,9 @@ def check_publishing(given: ConnectionOptions) -> None:
         assert sequences(inbox, 3) == {number: number for number in range(3001, 3004)}
 
 
-@pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
+@pytest.mark.filterwarnings(
+    "ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning"
+)  # nats-py
 @pytest.mark.parametrize("url", ["url", "websocket_url"])
 def test_acknowledgements(server: NatsServer, url: str) -> None:
     check_publishing(options(getattr(server, url)))
@@ -136,8 +144,13 @@ def test_two_inboxes_and_requests_on_one_connection(server: NatsServer) -> None:
     with connection.inbox(replies=True) as one, connection.inbox(replies=True) as other:
         one.send(frames(one, 1, 1001))
         other.send(frames(other, 1, 1001))
-        assert connection.api("$JS.API.STREAM.INFO.S", b"", context="look at S")["config"]["name"] == "S"
-        assert sorted([*sequences(one, 1000).values(), *sequences(other, 1000).values()]) == list(range(1, 2001))
+        assert (
+            connection.api("$JS.API.STREAM.INFO.S", b"", context="look at S")["config"]["name"]
+            == "S"
+        )
+        assert sorted([*sequences(one, 1000).values(), *sequences(other, 1000).values()]) == list(
+            range(1, 2001)
+        )
     with connection.inbox() as reading, pytest.raises(ValueError, match="replies=True"):
         reading.send(b"")
 
@@ -151,7 +164,9 @@ def test_reads_keep_the_shortest_pace_that_an_inbox_asks_for(
         pauses.append(seconds)
         return asyncio.sleep(0)
 
-    monkeypatch.setattr(nats_py, "asyncio", types.SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(
+        nats_py, "asyncio", types.SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+    )
     connection = connect(options(server.url))
     with connection.inbox(replies=True) as inbox, connection.inbox() as other, connection.inbox():
         for number in range(1, 101):  # one row at a time is not held up
@@ -250,7 +265,9 @@ def test_answers_from_before_the_cut_are_kept(proxy: WireProxy) -> None:
         assert sequences(inbox, 2) == {1: 1, 2: 2}
 
 
-@pytest.mark.parametrize("after", [1, *(pytest.param(after, marks=pytest.mark.full) for after in (0, 5_000, 20_011))])
+@pytest.mark.parametrize(
+    "after", [1, *(pytest.param(after, marks=pytest.mark.full) for after in (0, 5_000, 20_011))]
+)
 def test_each_frame_is_sent_at_most_once_and_never_after_the_cut(
     server: NatsServer, proxy: WireProxy, after: int
 ) -> None:
@@ -268,7 +285,9 @@ def test_each_frame_is_sent_at_most_once_and_never_after_the_cut(
             inbox.send(frames(inbox, number, number + 1))
             number += 1
             # One turn of the loop that makes the connection, which these would keep from running.
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), connection._loop.loop).result(SECONDS)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), connection._loop.loop).result(
+                SECONDS
+            )
         inbox.send(frames(inbox, number, number + 1))
         error(inbox, ConnectionFailed)
         inbox.resume(SECONDS)
@@ -289,7 +308,9 @@ def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:
     connection = connect(options(proxy.url))
     with connection.inbox(replies=True) as inbox:
         proxy.stall()
-        inbox.send(frames(inbox, 1, 2)[0] + Message("S.a", bytes(900_000)).frame() * 30)  # does not wait
+        inbox.send(
+            frames(inbox, 1, 2)[0] + Message("S.a", bytes(900_000)).frame() * 30
+        )  # does not wait
         with pytest.raises(ConnectionFailed, match="does not answer"):
             connection.check(0.5)
         proxy.cut()
@@ -325,14 +346,22 @@ def full_wire(proxy: WireProxy) -> Iterator[tuple[Connection, Inbox]]:
         busy.send(Message("S.a", bytes(900_000)).frame() * 30)
         sent = client.stats["out_msgs"]
         connection.post("S.b")
-        wait_until(lambda: client.stats["out_msgs"] > sent and not client.pending_data_size, "nothing waits in nats-py")
+        wait_until(
+            lambda: client.stats["out_msgs"] > sent and not client.pending_data_size,
+            "nothing waits in nats-py",
+        )
         yield connection, busy
 
 
 def test_no_publish_overtakes_its_subscription(proxy: WireProxy) -> None:
     """Or nobody would hear most of the acknowledgements."""
     with full_wire(proxy) as (connection, _), connection.inbox(replies=True) as late:
-        late.send([Message("S.a", bytes(10_000)).frame(f"{late.subject}.{number}") for number in range(500)])
+        late.send(
+            [
+                Message("S.a", bytes(10_000)).frame(f"{late.subject}.{number}")
+                for number in range(500)
+            ]
+        )
         connection._loop.run(asyncio.sleep(0), SECONDS)  # it was sent
         proxy.unstall()
         assert {*replies(late, 500)} == {*range(500)}
@@ -396,7 +425,10 @@ def test_an_attempt_that_is_given_up_ends(
     server: NatsServer, lost_cancellations: Callable[[], threading.Event]
 ) -> None:
     lost_cancellations()
-    with pytest.raises(ConnectionFailed, match=r"no NATS server could be reached at .* within 1 s \(option servers\)"):
+    with pytest.raises(
+        ConnectionFailed,
+        match=r"no NATS server could be reached at .* within 1 s \(option servers\)",
+    ):
         connect(options(server.url, connectTimeout="1s"))
 
 

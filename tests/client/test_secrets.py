@@ -109,7 +109,13 @@ def is_shown(spec: OptionSpec, value: str) -> bool:
 
 def texts_of(thing: object) -> Iterator[str]:
     """How tools print an object."""
-    yield from (repr(thing), str(thing), f"{thing}", pprint.pformat(thing), rich.pretty.pretty_repr(thing))
+    yield from (
+        repr(thing),
+        str(thing),
+        f"{thing}",
+        pprint.pformat(thing),
+        rich.pretty.pretty_repr(thing),
+    )
     fields = {} if isinstance(thing, BaseModel) else getattr(thing, "__dict__", {})
     yield from (repr(fields), pprint.pformat(fields), rich.pretty.pretty_repr(fields))
 
@@ -175,7 +181,9 @@ def command_line(options: Mapping[str, str]) -> Iterator[object]:
     given = {"more": [f"{name}={value}" for name, value in options.items()]}
     yield connection_options(given)
     yield given
-    result = CliRunner().invoke(app, ["stream", "ls", *(f"-o{name}={value}" for name, value in options.items())])
+    result = CliRunner().invoke(
+        app, ["stream", "ls", *(f"-o{name}={value}" for name, value in options.items())]
+    )
     yield result.output
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -185,7 +193,9 @@ USES: dict[str, Callable[[Mapping[str, str]], Iterator[object]]] = {
     "reader": reader,
     "stream reader": stream_reader,
     "writer": lambda options: iter([JetStreamDataSource(options).writer(SCHEMA, overwrite=False)]),
-    "stream writer": lambda options: iter([JetStreamDataSource(options).streamWriter(SCHEMA, overwrite=False)]),
+    "stream writer": lambda options: iter(
+        [JetStreamDataSource(options).streamWriter(SCHEMA, overwrite=False)]
+    ),
     "admin": admin,
     "environment": lambda options: iter([JetStreamAdmin.from_environment(**options)]),
     "arguments": arguments,
@@ -194,10 +204,14 @@ USES: dict[str, Callable[[Mapping[str, str]], Iterator[object]]] = {
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+def clean(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """Connect at once in vain, except where the errors of a real attempt may repeat a URL."""
 
-    async def refuse(connection: Connection, patience: float, find_file: Callable[[str], str], **_: bool) -> None:
+    async def refuse(
+        connection: Connection, patience: float, find_file: Callable[[str], str], **_: bool
+    ) -> None:
         connect_arguments(connection.options, resolve=find_file)
         raise errors.ConnectionFailed(f"cannot connect to {connection.options.display_servers}")
 
@@ -230,7 +244,12 @@ CONFLICTS = (
 )
 WRONG: dict[type[SourceOptions | SinkOptions], tuple[dict[str, str], ...]] = {
     SourceOptions: ({"nonsense": "x"}, {"fetchBatch": "none"}, {"startingOffsets": '{"X": 1}'}),
-    SinkOptions: ({"subjects": "a"}, {"delivery": "none"}, {"domain": "a", "apiPrefix": "b"}, {"stream": "a,b"}),
+    SinkOptions: (
+        {"subjects": "a"},
+        {"delivery": "none"},
+        {"domain": "a", "apiPrefix": "b"},
+        {"stream": "a,b"},
+    ),
 }
 
 
@@ -247,7 +266,9 @@ def test_no_secret_shows_beside_what_is_wrong(model: type[SourceOptions | SinkOp
 def test_no_text_of_a_login_shows_it(login: dict[str, str]) -> None:
     options = ConnectionOptions.from_spark(login)
     shown = options.model_dump_json(exclude={"user", "tls_cert_pem"})
-    check(iter((*texts_of(options), shown, options.display_servers, options.authentication_options)))
+    check(
+        iter((*texts_of(options), shown, options.display_servers, options.authentication_options))
+    )
 
 
 def cases() -> Iterator[Any]:
@@ -260,17 +281,31 @@ def cases() -> Iterator[Any]:
     for model, uses in every.items():
         for spec in model.specs:
             values = (*PASTED, *URLS) if spec.name == "servers" else PASTED
-            given = [{**beside(spec.name), spec.name: value} for value in values if not is_shown(spec, value)]
+            given = [
+                {**beside(spec.name), spec.name: value}
+                for value in values
+                if not is_shown(spec, value)
+            ]
             yield pytest.param(given, uses, id=f"{model.__name__}-{spec.name}")
 
 
 @pytest.mark.parametrize(("given", "uses"), list(cases()))
-def test_no_option_shows(given: list[dict[str, str]], uses: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_no_option_shows(
+    given: list[dict[str, str]], uses: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Each is used in one way as it is, and in two ways together with a value that is wrong."""
-    quick = {"servers": HERE, "connectTimeout": "100ms", "requestTimeout": "100ms", "retryTimeout": "0s"}
+    quick = {
+        "servers": HERE,
+        "connectTimeout": "100ms",
+        "requestTimeout": "100ms",
+        "retryTimeout": "0s",
+    }
     caplog.set_level(logging.DEBUG)
     for number, options in enumerate(given):
         check_one({**quick, **options}, uses[number % len(uses)])
         for shift in (1, len(uses) // 2):
-            check_one({**quick, **options, "connectTimeout": f"token={MARK}"}, uses[(number + shift) % len(uses)])
+            check_one(
+                {**quick, **options, "connectTimeout": f"token={MARK}"},
+                uses[(number + shift) % len(uses)],
+            )
     check(iter([caplog.text]))

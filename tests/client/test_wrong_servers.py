@@ -102,7 +102,9 @@ def ports() -> Iterator[Ports]:
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(greeting, "_QUIET", 0.1)
     monkeypatch.setattr(login, "_REFUSED_FOR", 0.1)
-    monkeypatch.setattr("nats.aio.client.shuffle", lambda pool: None)  # servers are tried in the order of the option
+    monkeypatch.setattr(
+        "nats.aio.client.shuffle", lambda pool: None
+    )  # servers are tried in the order of the option
 
 
 def options(*urls: str, **given: str) -> ConnectionOptions:
@@ -110,9 +112,7 @@ def options(*urls: str, **given: str) -> ConnectionOptions:
 
 
 HTTP = r"answered 'HTTP/1\.\d 404.*', which is not NATS \(option servers\)"
-MONITORING = (
-    r"answered 'HTTP/1\.\d 200.*', which is not NATS but the monitoring .* use port {clients} \(option servers\)"
-)
+MONITORING = r"answered 'HTTP/1\.\d 200.*', which is not NATS but the monitoring .* use port {clients} \(option servers\)"
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,20 @@ MONITORING = (
         ("ws", "ssh", "answered 'SSH-2.0-x', which is not NATS "),
         ("nats", "monitoring", MONITORING),
         ("ws", "monitoring", MONITORING),
-        ("nats", "web", "answered 'HTTP/1.0 400 Bad Request', .* but a WebSocket, which needs a ws:// URL "),
+        (
+            "nats",
+            "web",
+            "answered 'HTTP/1.0 400 Bad Request', .* but a WebSocket, which needs a ws:// URL ",
+        ),
         ("ws", "clients", "answered 'INFO .*', which is not a WebSocket but needs a nats:// URL "),
     ],
 )
 def test_what_answers_is_named_at_once(ports: Ports, scheme: str, port: str, says: str) -> None:
     number = getattr(ports, port)
-    with pytest.raises(WrongServer, match=f"^the server at {LOOPBACK}:{number} {says.format(clients=ports.clients)}"):
+    with pytest.raises(
+        WrongServer,
+        match=f"^the server at {LOOPBACK}:{number} {says.format(clients=ports.clients)}",
+    ):
         connect(options(f"{scheme}://{LOOPBACK}:{number}"))
 
 
@@ -139,7 +146,11 @@ def test_what_answers_is_named_at_once(ports: Ports, scheme: str, port: str, say
     ("scheme", "port", "says"),
     [
         ("ws", "silent", "no answer in time"),
-        ("nats", "broken", "the server at .* answered 'HTTP/1.0 502 Bad Gateway', which is not NATS"),
+        (
+            "nats",
+            "broken",
+            "the server at .* answered 'HTTP/1.0 502 Bad Gateway', which is not NATS",
+        ),
         ("ws", "broken", "the server at .* answered 'HTTP/1.1 502', which is not NATS"),
     ],
 )
@@ -159,15 +170,22 @@ def test_what_may_be_a_server_that_starts_is_waited_for(
 
 
 @pytest.mark.parametrize(("plain", "hint"), [(True, SILENT), (False, "")])
-def test_a_server_that_says_nothing_may_be_one_that_starts(ports: Ports, plain: bool, hint: str) -> None:
+def test_a_server_that_says_nothing_may_be_one_that_starts(
+    ports: Ports, plain: bool, hint: str
+) -> None:
     uri = urlparse(f"nats://{LOOPBACK}:{ports.silent}")
 
     async def wait() -> None:
-        await greeting.first_line(SocketReader(100), uri.netloc, (LOOPBACK, ports.silent), 0.5, plain=plain)
+        await greeting.first_line(
+            SocketReader(100), uri.netloc, (LOOPBACK, ports.silent), 0.5, plain=plain
+        )
 
     with pytest.raises(greeting.NotNats) as caught:
         asyncio.run(wait())
-    assert str(caught.value) == f"the server at {uri.netloc} accepts connections and says nothing{hint}"
+    assert (
+        str(caught.value)
+        == f"the server at {uri.netloc} accepts connections and says nothing{hint}"
+    )
     assert not caught.value.final
 
 
@@ -175,7 +193,9 @@ def test_a_server_that_says_nothing_may_be_one_that_starts(ports: Ports, plain: 
 def test_a_proxy_whose_server_is_away_is_an_outage(ports: Ports) -> None:
     """It may say anything: an ingress whose routes are made anew says 404."""
     url = f"ws://{LOOPBACK}:{ports.http}"
-    with pytest.raises(ConnectionFailed, match=r"within 900 s .*answered 'HTTP/1\.1 404', which is not NATS") as caught:
+    with pytest.raises(
+        ConnectionFailed, match=r"within 900 s .*answered 'HTTP/1\.1 404', which is not NATS"
+    ) as caught:
         connect(options(url, connectTimeout="10m"), patience=900.0)
     assert type(caught.value) is ConnectionFailed
 
@@ -189,7 +209,9 @@ def test_other_servers_are_tried(ports: Ports, scheme: str, right: str, wrong: s
 
 
 def _admin(given: dict[str, str]) -> None:
-    with JetStreamAdmin(**{name: value for name, value in given.items() if name != "stream"}) as admin:
+    with JetStreamAdmin(
+        **{name: value for name, value in given.items() if name != "stream"}
+    ) as admin:
         admin.account.info()
 
 
@@ -209,13 +231,17 @@ def test_every_use_fails_alike(ports: Ports, use: Callable[[dict[str, str]], obj
     assert type(caught.value) is WrongServer
 
 
-def test_a_command_ends_with_3(ports: Ports, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_command_ends_with_3(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    ran = run_command("stream", "ls", "-o", "connectTimeout=10m", url=f"nats://{LOOPBACK}:{ports.http}")
+    ran = run_command(
+        "stream", "ls", "-o", "connectTimeout=10m", url=f"nats://{LOOPBACK}:{ports.http}"
+    )
     assert (ran.code, ran.out) == (3, "")
     assert re.search(HTTP, ran.err)
     monkeypatch.setattr(socket, "getaddrinfo", unknown)

@@ -43,8 +43,12 @@ def public_names() -> dict[str, dict[str, Any]]:
     result = {}
     for name in MODULES:
         module = importlib.import_module(f"spark_jetstream{name}")
-        names = getattr(module, "__all__", None) or [item for item in _defined(module) if not item.startswith("_")]
-        result[module.__name__] = {item: _described(getattr(module, item)) for item in sorted(names)}
+        names = getattr(module, "__all__", None) or [
+            item for item in _defined(module) if not item.startswith("_")
+        ]
+        result[module.__name__] = {
+            item: _described(getattr(module, item)) for item in sorted(names)
+        }
     return result
 
 
@@ -71,7 +75,9 @@ def _members(kind: type) -> dict[str, str]:
     for owner in kind.__mro__:
         if owner.__module__.startswith("spark_jetstream"):
             for name, member in vars(owner).items():
-                plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+                plain = (
+                    member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+                )
                 if not name.startswith(("_", "model_")) and name not in result:
                     if inspect.isfunction(plain):
                         result[name] = _parameters(plain)
@@ -86,7 +92,10 @@ def _parameters(function: Callable[..., Any]) -> str:
         signature = inspect.signature(function)
     except ValueError:
         return ""
-    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    plain = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
     return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
 
 
@@ -118,20 +127,31 @@ def error_tree() -> dict[str, list[Any]]:
 def managers() -> dict[str, Any]:
     """The managers of `JetStreamAdmin`, with their methods, and what gives buckets."""
     package = "spark_jetstream.admin"
-    public = inspect.getmembers(JetStreamAdmin(), lambda value: type(value).__module__.startswith(package))
+    public = inspect.getmembers(
+        JetStreamAdmin(), lambda value: type(value).__module__.startswith(package)
+    )
     return {name: _members(type(value)) for name, value in public if not name.startswith("_")}
 
 
 def options() -> dict[str, dict[str, list[Any]]]:
     """The options: default, the only kind of query that has it, whether it is secret."""
-    sides = {"connection": ConnectionOptions.specs, "source": SourceOptions.specs, "sink": SinkOptions.specs}
-    return {side: {item.name: [item.default, item.only, item.secret] for item in of} for side, of in sides.items()}
+    sides = {
+        "connection": ConnectionOptions.specs,
+        "source": SourceOptions.specs,
+        "sink": SinkOptions.specs,
+    }
+    return {
+        side: {item.name: [item.default, item.only, item.secret] for item in of}
+        for side, of in sides.items()
+    }
 
 
 def commands() -> dict[str, list[str]]:
     """The options and arguments of each command; ``+shared`` stands for all options of ``spark-jetstream`` itself."""
     root = typer.main.get_command(app)
-    shared = [_parameter(parameter) for parameter in root.params if "completion" not in parameter.name]
+    shared = [
+        _parameter(parameter) for parameter in root.params if "completion" not in parameter.name
+    ]
     result = {"": shared}
     for name, command in sorted(commands_of(root)):
         own = [_parameter(parameter) for parameter in command.params]
@@ -144,13 +164,29 @@ def commands() -> dict[str, list[str]]:
 
 def _parameter(parameter: Any) -> str:
     is_argument = parameter.param_type_name == "argument"
-    names = parameter.name.upper() if is_argument else "/".join([*parameter.opts, *parameter.secondary_opts])
+    names = (
+        parameter.name.upper()
+        if is_argument
+        else "/".join([*parameter.opts, *parameter.secondary_opts])
+    )
     annotation = parameter.type_descriptor.annotation
     is_choice = get_origin(annotation) is Literal
-    kind = "|".join(get_args(annotation)) if is_choice else getattr(annotation, "__name__", str(annotation))
-    marks = [mark for mark in ("required", "multiple", "is_flag", "hidden") if getattr(parameter, mark, False)]
+    kind = (
+        "|".join(get_args(annotation))
+        if is_choice
+        else getattr(annotation, "__name__", str(annotation))
+    )
+    marks = [
+        mark
+        for mark in ("required", "multiple", "is_flag", "hidden")
+        if getattr(parameter, mark, False)
+    ]
     marks += ["any number"] if parameter.nargs == -1 else []
-    default = "" if parameter.default in (None, False) or callable(parameter.default) else f"={parameter.default}"
+    default = (
+        ""
+        if parameter.default in (None, False) or callable(parameter.default)
+        else f"={parameter.default}"
+    )
     return " ".join([f"{names}: {kind}{default}", *marks])
 
 
@@ -162,7 +198,9 @@ def exit_codes() -> dict[str, int]:
         "wrong usage": WRONG_USAGE,
         "not reached": NOT_REACHED,
         "interrupted": INTERRUPTED,
-        "another error of the server": exit_code(ApiError("", code=500, err_code=1, description="")),
+        "another error of the server": exit_code(
+            ApiError("", code=500, err_code=1, description="")
+        ),
     }
 
 

@@ -72,7 +72,15 @@ class Cell:
     @property
     def not_run(self) -> list[str]:
         """The row of the table when it has not run."""
-        return [self.axis, self.python, self.spark, self.server, *("" for _ in LIBRARIES), NOT_RUN, ""]
+        return [
+            self.axis,
+            self.python,
+            self.spark,
+            self.server,
+            *("" for _ in LIBRARIES),
+            NOT_RUN,
+            "",
+        ]
 
 
 def cells(axis: str) -> Iterator[Cell]:
@@ -108,7 +116,9 @@ class Runner:
             return cell.not_run
         binary = self._server(cell.server)
         number, spark, *libraries = json.loads(run_python("-c", VERSIONS, python=python))
-        served = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout
+        served = subprocess.run(
+            [binary, "--version"], check=True, capture_output=True, text=True
+        ).stdout
         server = served.strip().rpartition("v")[2]
         client = self._environment(cell, "pyspark-client") if cell.axis == "client" else None
         result = PASSED if any(smoke(python, binary, client) for _ in range(TRIES)) else FAILED
@@ -123,7 +133,14 @@ class Runner:
         kind = "-oldest" if cell.oldest else "-pinned" if cell.pins else ""
         home = self._folder / f"python-{cell.python}-{spark}-{cell.spark}{kind}"
         python = home / "bin" / "python"
-        command = [self._uv, "venv", "--quiet", "--no-python-downloads", f"--python={cell.python}", str(home)]
+        command = [
+            self._uv,
+            "venv",
+            "--quiet",
+            "--no-python-downloads",
+            f"--python={cell.python}",
+            str(home),
+        ]
         if not python.exists() and subprocess.run(command, check=False).returncode != 0:
             return None
         resolution = "lowest-direct" if cell.oldest else "highest"
@@ -139,7 +156,9 @@ class Runner:
         return home / "bin" / "nats-server"
 
     def _install(self, *arguments: str | Path) -> None:
-        subprocess.run([self._uv, "pip", "install", "--quiet", "--upgrade", *arguments], cwd=ROOT, check=True)
+        subprocess.run(
+            [self._uv, "pip", "install", "--quiet", "--upgrade", *arguments], cwd=ROOT, check=True
+        )
 
 
 def smoke(python: Path, binary: Path, client: Path | None = None) -> bool:
@@ -147,7 +166,10 @@ def smoke(python: Path, binary: Path, client: Path | None = None) -> bool:
 
     With `client`, the Python of a thin client, a Spark Connect server runs in the environment of `python`.
     """
-    with tempfile.TemporaryDirectory() as folder, NatsServer(config=PATIENT, binary=binary) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        NatsServer(config=PATIENT, binary=binary) as server,
+    ):
         filled = fill(server)
         target = Stream(server.url, "WRITTEN", filled.publisher)
         script = Path(__file__).with_name("smoke.py")
@@ -157,7 +179,12 @@ def smoke(python: Path, binary: Path, client: Path | None = None) -> bool:
             with session as mode:
                 ran_by = client or python
                 result = run_script(
-                    script, mode, *arguments, folder=Path(folder), python=ran_by, JAVA_HOME=java_for_all()
+                    script,
+                    mode,
+                    *arguments,
+                    folder=Path(folder),
+                    python=ran_by,
+                    JAVA_HOME=java_for_all(),
                 )
             check(result, filled, target, limits=True, times=1)
         except AssertionError:
@@ -171,14 +198,24 @@ def smoke(python: Path, binary: Path, client: Path | None = None) -> bool:
 @contextmanager
 def connect_server(python: Path, folder: Path) -> Iterator[str]:
     """The address of a Spark Connect server, which runs in the environment of this Python."""
-    settings = {"spark.connect.grpc.binding.port": 0, "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1}
+    settings = {
+        "spark.connect.grpc.binding.port": 0,
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": 1,
+    }
     command = [str(python.with_name("spark-submit")), "--master", "local[2]"]
     command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    command += [
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "spark-internal",
+    ]
     with (folder / "connect.log").open("w+") as log:
         own = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(python))
         environment = job_environment(JAVA_HOME=java_for_all(), **own)
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
 
         def port() -> str | None:
             text = Path(log.name).read_text()

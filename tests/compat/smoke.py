@@ -30,7 +30,13 @@ def describe(rows: DataFrame) -> dict[str, Any]:
     digest = hashlib.sha256()
     for row in collected:
         headers = sorted(row["headers"].items()) if row["headers"] is not None else None
-        content = [row["stream"], row["subject"], row["sequence"], headers, bytes(row["data"]).hex()]
+        content = [
+            row["stream"],
+            row["subject"],
+            row["sequence"],
+            headers,
+            bytes(row["data"]).hex(),
+        ]
         digest.update(json.dumps(content).encode())
     return {
         "count": len(collected),
@@ -67,7 +73,9 @@ def error_of(work: Callable[[], Any]) -> str:
     return ""
 
 
-def write(spark: SparkSession, url: str, stream: str, folder: str, target: str, times: int) -> dict[str, Any]:
+def write(
+    spark: SparkSession, url: str, stream: str, folder: str, target: str, times: int
+) -> dict[str, Any]:
     """The stream written to another one: as a batch under one name, and by a query; errors with the second time."""
     prefix = target.lower()
     subject = F.concat(F.lit(f"{prefix}.batch."), "subject").alias("subject")
@@ -75,15 +83,27 @@ def write(spark: SparkSession, url: str, stream: str, folder: str, target: str, 
     for _ in range(times):
         empty = F.lit(None).alias("msg_id")
         rows = table.select("data", "headers", "stream", "sequence", "timestamp", subject, empty)
-        writer = rows.write.format("jetstream").option("servers", url).option("stream", target).mode("append")
+        writer = (
+            rows.write.format("jetstream")
+            .option("servers", url)
+            .option("stream", target)
+            .mode("append")
+        )
         writer.option("writeId", f"once-{prefix}").save()
 
     written = spark.read.format("jetstream").options(servers=url, stream=target).load()
     count = written.count()
 
     def run(**options: str) -> None:
-        source = spark.readStream.format("jetstream").option("servers", url).option("stream", stream).load()
-        single = F.map_from_arrays(F.array(F.lit("Single")), F.array(F.col("sequence").cast("string"))).alias("headers")
+        source = (
+            spark.readStream.format("jetstream")
+            .option("servers", url)
+            .option("stream", stream)
+            .load()
+        )
+        single = F.map_from_arrays(
+            F.array(F.lit("Single")), F.array(F.col("sequence").cast("string"))
+        ).alias("headers")
         names = F.concat(F.lit("id-"), "sequence").alias("msg_id")
         text = F.collate(F.col("data").cast("string"), "UTF8_LCASE").alias("data")
         # A column without any value, which Spark gives the type void.
@@ -103,7 +123,11 @@ def write(spark: SparkSession, url: str, stream: str, folder: str, target: str, 
     planned = {"planned_again": written.count() > count}
     if times == 1:
         return planned
-    return {**planned, "refused": error_of(run), "overwrite": error_of(lambda: writer.mode("overwrite").save())}
+    return {
+        **planned,
+        "refused": error_of(run),
+        "overwrite": error_of(lambda: writer.mode("overwrite").save()),
+    }
 
 
 def fill_bucket(spark: SparkSession, url: str, bucket: str) -> dict[str, Any]:
@@ -111,7 +135,9 @@ def fill_bucket(spark: SparkSession, url: str, bucket: str) -> dict[str, Any]:
     options = {"servers": url, "bucket": bucket}
     with JetStreamAdmin(servers=url) as admin:
         admin.kv.create(bucket, history=3)
-        rows = spark.range(0, 20, 1, 1).selectExpr("concat('key.', id % 10) AS key", "CAST(id AS STRING) AS value")
+        rows = spark.range(0, 20, 1, 1).selectExpr(
+            "concat('key.', id % 10) AS key", "CAST(id AS STRING) AS value"
+        )
         rows.write.format("jetstream").options(**options).mode("append").save()
         table = spark.read.format("jetstream").options(**options).load()
         values = table.selectExpr("key", "CAST(value AS STRING) AS value", "revision")
@@ -121,7 +147,9 @@ def fill_bucket(spark: SparkSession, url: str, bucket: str) -> dict[str, Any]:
         }
 
 
-def main(mode: str, url: str, stream: str, folder: str, limit: int, target: str, times: int) -> dict[str, Any]:
+def main(
+    mode: str, url: str, stream: str, folder: str, limit: int, target: str, times: int
+) -> dict[str, Any]:
     """Batch, what `write` does, a bucket, a filter; the second time a stream into files, twice, and errors."""
     builder = (
         SparkSession.builder.config("spark.ui.enabled", "false")
@@ -132,12 +160,20 @@ def main(mode: str, url: str, stream: str, folder: str, limit: int, target: str,
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
     )
     if mode.startswith("sc://"):
-        spark = SparkSession.builder.remote(mode).config("spark.sql.session.timeZone", "UTC").getOrCreate()
+        spark = (
+            SparkSession.builder.remote(mode)
+            .config("spark.sql.session.timeZone", "UTC")
+            .getOrCreate()
+        )
         register(spark)
     else:
-        spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
+        spark = (
+            builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")
+        ).getOrCreate()
     try:
-        table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
+        table = (
+            spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
+        )
         result = {
             "session": type(spark).__module__,
             "spark": spark.version,
@@ -162,7 +198,9 @@ def main(mode: str, url: str, stream: str, folder: str, limit: int, target: str,
             result[f"{again}micro_batches"] = run_available(spark, url, stream, folder, limit)
             result[f"{again}streamed"] = describe(spark.read.parquet(f"{folder}/rows"))
         result["registered"] = error_of(lambda: register(spark))
-        result["misspelt"] = error_of(lambda: filtered.option("startingOfsets", "earliest").load().count())
+        result["misspelt"] = error_of(
+            lambda: filtered.option("startingOfsets", "earliest").load().count()
+        )
         return result
     finally:
         spark.stop()

@@ -79,7 +79,9 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
         # A frame is planned at its first use, not when it is made.
         admin.publish("orders", '{"id": 4}')
         result["orders"] = rows(
-            spark.sql("SELECT sequence, payload_id, payload_timestamp, id, item.n FROM orders WHERE payload_id > 0")
+            spark.sql(
+                "SELECT sequence, payload_id, payload_timestamp, id, item.n FROM orders WHERE payload_id > 0"
+            )
         )
         result["config"] = rows(spark.sql("SELECT key, `on` FROM kv_config"))
         result["files"] = rows(spark.sql("SELECT name, size FROM obj_files"))
@@ -97,7 +99,9 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
         result["after some"] = views(spark)
         attach(spark, servers=url)
         result["after all"] = views(spark)
-        result["refreshed"] = rows(spark.sql("SELECT payload_id, new FROM orders WHERE payload_id > 2"))
+        result["refreshed"] = rows(
+            spark.sql("SELECT payload_id, new FROM orders WHERE payload_id > 2")
+        )
         result["prefixed"] = attach(spark, "ORDERS", prefix="My-", sample=0, servers=url)
 
         # A view whose stream is gone makes way for that of another stream; a view whose stream is there does not.
@@ -121,7 +125,9 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
             error_of(lambda: schema_of(spark, "ORDRES", servers=url)),
         ]
         result["schema"] = schema_of(spark, "ORDERS", servers=url).simpleString()
-        result["schema of the last"] = schema_of(spark, "ORDERS", sample=1, servers=url).simpleString()
+        result["schema of the last"] = schema_of(
+            spark, "ORDERS", sample=1, servers=url
+        ).simpleString()
         clear(spark, admin)
     return result
 
@@ -142,16 +148,29 @@ def paths(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         copy.write.format("jetstream").option("servers", url).mode("append").save("COPIES")
         streamed = spark.readStream.format("jetstream").option("servers", url).load("ORDERS")
         query = (
-            streamed.selectExpr("'copies' AS subject", "data").writeStream.format("jetstream").option("servers", url)
+            streamed.selectExpr("'copies' AS subject", "data")
+            .writeStream.format("jetstream")
+            .option("servers", url)
         )
-        run = query.option("checkpointLocation", f"{folder}/copies").trigger(availableNow=True).start("COPIES")
+        run = (
+            query.option("checkpointLocation", f"{folder}/copies")
+            .trigger(availableNow=True)
+            .start("COPIES")
+        )
         run.awaitTermination()
         result["copies"] = rows(reader().load("COPIES").select("sequence", "data"))
         result["errors"] = [
             error_of(lambda: reader().load("ORDRES").count()),
             error_of(lambda: reader().load(["ORDERS", "COPIES"]).count()),
             error_of(lambda: reader(bucket="B").load("ORDERS").count()),
-            error_of(lambda: copy.write.format("jetstream").option("servers", url).mode("append").save("ORDERS")),
+            error_of(
+                lambda: (
+                    copy.write.format("jetstream")
+                    .option("servers", url)
+                    .mode("append")
+                    .save("ORDERS")
+                )
+            ),
         ]
         result["both"] = reader().load("ORDERS,COPIES").count()
         for name in list(admin.streams.names()):
@@ -167,7 +186,12 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     made = ("messages", "sent", "keyed")
 
     def streamed(frame: DataFrame) -> int:
-        query = frame.writeStream.format("memory").queryName("streamed").trigger(availableNow=True).start()
+        query = (
+            frame.writeStream.format("memory")
+            .queryName("streamed")
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
         return spark.table("streamed").count()
 
@@ -181,12 +205,18 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         spark.sql("CREATE TABLE sent (subject STRING, data BINARY) USING jetstream")
         try:
             spark.sql(f"CREATE TEMPORARY VIEW text AS SELECT * FROM messages WITH ({options})")
-            framed = spark.read.options(**given).table("messages").selectExpr("sequence", "upper(subject)")
+            framed = (
+                spark.read.options(**given)
+                .table("messages")
+                .selectExpr("sequence", "upper(subject)")
+            )
             framed.createOrReplaceTempView("framed")
             frame = spark.read.options(**given).table("messages")
             reads: dict[str, Callable[[], DataFrame]] = {
                 "with": lambda: spark.sql(f"SELECT * FROM messages WITH ({options})"),
-                "path": lambda: spark.sql(f"SELECT * FROM messages WITH (servers = '{url}', path = 'ORDERS')"),
+                "path": lambda: spark.sql(
+                    f"SELECT * FROM messages WITH (servers = '{url}', path = 'ORDERS')"
+                ),
                 "read.table": lambda: spark.read.options(**given).table("messages"),
                 "view of text": lambda: spark.table("text"),
                 "view of a frame": lambda: spark.table("framed"),
@@ -198,15 +228,25 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
             new = spark.sql("SELECT 'orders' AS subject, CAST('3' AS BINARY) AS data")
             new.writeTo("sent").options(**given).append()
             new.write.format("jetstream").options(**given).mode("append").saveAsTable("sent")
-            result["rows"] = rows(spark.sql(f"SELECT sequence, data FROM messages WITH ({options})"))
-            result["keyed"] = rows(spark.sql(f"SELECT key, value FROM keyed WITH (servers = '{url}', bucket = 'B')"))
-            overwrite = f"INSERT OVERWRITE sent WITH ({options}) VALUES ('orders', CAST('2' AS BINARY))"
+            result["rows"] = rows(
+                spark.sql(f"SELECT sequence, data FROM messages WITH ({options})")
+            )
+            result["keyed"] = rows(
+                spark.sql(f"SELECT key, value FROM keyed WITH (servers = '{url}', bucket = 'B')")
+            )
+            overwrite = (
+                f"INSERT OVERWRITE sent WITH ({options}) VALUES ('orders', CAST('2' AS BINARY))"
+            )
             result["overwrite"] = error_of(lambda: spark.sql(overwrite))
             result["forgotten"] = error_of(lambda: spark.table("messages").count())
             stream = spark.readStream.options(**given).table("messages")
             result["readStream.table"] = streamed(stream)
-            copied = stream.selectExpr("subject", "data").writeStream.options(**given, maxRetries="1")
-            copied = copied.option("checkpointLocation", f"{folder}/sent").trigger(availableNow=True)
+            copied = stream.selectExpr("subject", "data").writeStream.options(
+                **given, maxRetries="1"
+            )
+            copied = copied.option("checkpointLocation", f"{folder}/sent").trigger(
+                availableNow=True
+            )
             copied.toTable("sent").awaitTermination()
             result["after toTable"] = spark.sql(f"SELECT * FROM messages WITH ({options})").count()
             stream.createOrReplaceTempView("streaming")
@@ -287,20 +327,31 @@ def decoded(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
 
         stream = spark.readStream.format("jetstream").options(servers=url, stream="ORDERS").load()
         both = decode(stream, "json", ORDER)
-        good = both.where("decode_error IS NULL").select("sequence", "decoded.*").writeStream.format("memory")
+        good = (
+            both.where("decode_error IS NULL")
+            .select("sequence", "decoded.*")
+            .writeStream.format("memory")
+        )
         good.queryName("good").trigger(availableNow=True).start().awaitTermination()
         bad = both.where("decode_error IS NOT NULL").selectExpr(
-            "data", "'dead' AS subject", "map('Reason', decode_error, 'Sequence', CAST(sequence AS STRING)) AS headers"
+            "data",
+            "'dead' AS subject",
+            "map('Reason', decode_error, 'Sequence', CAST(sequence AS STRING)) AS headers",
         )
         sink = bad.writeStream.format("jetstream").options(servers=url, stream="DEAD")
         sink = sink.option("checkpointLocation", f"{folder}/dead").trigger(availableNow=True)
         sink.start().awaitTermination()
         result["good"] = rows(spark.table("good").select("sequence", "id"))
         result["dead"] = rows(
-            read(stream="DEAD").selectExpr("int(headers['Sequence'][0])", "headers['Reason'][0]", "hex(data)")
+            read(stream="DEAD").selectExpr(
+                "int(headers['Sequence'][0])", "headers['Reason'][0]", "hex(data)"
+            )
         )
 
-        for version, text in ((1, '{"id": 1, "amount": 2}'), (2, '{"id": 2, "amount": 9, "price": {"amount": 3}}')):
+        for version, text in (
+            (1, '{"id": 1, "amount": 2}'),
+            (2, '{"id": 2, "amount": 9, "price": {"amount": 3}}'),
+        ):
             admin.publish("versions", text, {"Schema-Version": str(version)})
         admin.publish("versions", '{"id": 3}', {"Schema-Version": "3"})
         admin.publish("versions", '{"id": 4}')
@@ -326,7 +377,9 @@ def decoded(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         schemas.delete("256")
         schemas.put("a", '{"n": 1}')
         table = decode(read(bucket="SCHEMAS", history="true"), "json", "n int", column="value")
-        result["bucket"] = rows(table.where("key IN ('a', '256')").select("revision", "decoded.n", "decode_error"))
+        result["bucket"] = rows(
+            table.where("key IN ('a', '256')").select("revision", "decoded.n", "decode_error")
+        )
         clear(spark, admin)
     return result
 
@@ -335,11 +388,23 @@ def by_libraries(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     """Payloads of Avro and of Protobuf with their versions in front: a batch, a streaming query, and a filter first."""
     fields = [{"name": "id", "type": "long"}]
     first = {"type": "record", "name": "Order", "fields": fields}
-    last = {**first, "fields": [*fields, {"name": "country", "type": "string", "default": "unknown"}]}
+    last = {
+        **first,
+        "fields": [*fields, {"name": "country", "type": "string", "default": "unknown"}],
+    }
     proto = 'syntax = "proto3"; message Order { int64 id = 1; %s repeated string tags = 3; }'
-    classes = [message_classes(Path(folder), proto % more)["Order"] for more in ("", "optional string country = 2;")]
+    classes = [
+        message_classes(Path(folder), proto % more)["Order"]
+        for more in ("", "optional string country = 2;")
+    ]
     payloads = {
-        "avro": [b"\0\0\0\0\x11\x02", b"\0\0\0\0\x12\x04\4de", b"\0\0\0\0\x12\x04\4d", b"\0\0\0\0\x13\x02", b"hello"],
+        "avro": [
+            b"\0\0\0\0\x11\x02",
+            b"\0\0\0\0\x12\x04\4de",
+            b"\0\0\0\0\x12\x04\4d",
+            b"\0\0\0\0\x13\x02",
+            b"hello",
+        ],
         "protobuf": [
             b"\0\0\0\0\x11\0" + classes[0](id=1, tags=["new"]).SerializeToString(),
             b"\0\0\0\0\x12\2\0" + classes[1](id=2, country="de").SerializeToString(),
@@ -371,7 +436,12 @@ def by_libraries(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
             result[f"{format} ids"] = rows(batch.where("decode_error IS NULL").select("decoded.id"))
             frame = spark.readStream.format("jetstream").options(**options).load()
             streaming = decode(frame, format, schemas[format], confluent=True).select(*columns)
-            query = streaming.writeStream.format("memory").queryName(f"of_{format}").trigger(availableNow=True).start()
+            query = (
+                streaming.writeStream.format("memory")
+                .queryName(f"of_{format}")
+                .trigger(availableNow=True)
+                .start()
+            )
             query.awaitTermination()
             assert rows(spark.table(f"of_{format}")) == rows(batch.select(*columns))
         clear(spark, admin)
@@ -391,9 +461,13 @@ def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     mode, url, folder = sys.argv[1:]
-    builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "1")
+    builder = SparkSession.builder.config("spark.ui.enabled", "false").config(
+        "spark.sql.shuffle.partitions", "1"
+    )
     builder = builder.config("spark.sql.warehouse.dir", str(Path(folder) / "warehouse"))
-    session = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
+    session = (
+        builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")
+    ).getOrCreate()
     register(session)
     print("RESULT", json.dumps({"spark": session.version, **front_door(session, url, folder)}))
     session.stop()

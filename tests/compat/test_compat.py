@@ -38,7 +38,9 @@ PATIENT = 'ping_interval: "1h"'
 def message(number: int) -> Message:
     """Return the message that gets this sequence."""
     subject = f"compat.{'odd' if number % 2 else 'even'}"
-    headers = [("Number", str(number)), ("Number", "again"), ("Empty", "")] if number % 3 == 0 else None
+    headers = (
+        [("Number", str(number)), ("Number", "again"), ("Empty", "")] if number % 3 == 0 else None
+    )
     return Message(subject, b"" if number % 100 == 0 else b"payload %d\r\n" % number, headers)
 
 
@@ -63,7 +65,9 @@ def environment(version: str) -> dict[str, str]:
     if version == CONNECT:
         return {"SPARK_TESTING": "1"}  # the server listens on a free port
     home = ROOT / ".spark" / version
-    assert (home / ".installed").is_file(), f"Spark {version} is not there: run `make compat-sparks`"
+    assert (home / ".installed").is_file(), (
+        f"Spark {version} is not there: run `make compat-sparks`"
+    )
     path = os.pathsep.join((str(home), str(ROOT)))
     return {"JAVA_HOME": java_for_all(), "PYTHONPATH": path, "SPARK_HOME": str(home / "pyspark")}
 
@@ -78,7 +82,11 @@ def digest(stream: Stream) -> str:
     whole = hashlib.sha256()
     for sequence, message in stream.messages.items():
         headers = sorted(message.expected_headers.items()) if message.expected_headers else None
-        whole.update(json.dumps([stream.name, message.subject, sequence, headers, message.data.hex()]).encode())
+        whole.update(
+            json.dumps(
+                [stream.name, message.subject, sequence, headers, message.data.hex()]
+            ).encode()
+        )
     return whole.hexdigest()
 
 
@@ -87,7 +95,10 @@ def digest(stream: Stream) -> str:
     ("version", "limits", "times"),
     [
         (*VERSIONS[0], 1),
-        *(pytest.param(*version, 2, marks=pytest.mark.full) for version in (*VERSIONS, (CONNECT, True))),
+        *(
+            pytest.param(*version, 2, marks=pytest.mark.full)
+            for version in (*VERSIONS, (CONNECT, True))
+        ),
     ],
 )
 def test_every_message_is_read_and_written(
@@ -99,15 +110,21 @@ def test_every_message_is_read_and_written(
     arguments = (mode, filled.url, filled.name, tmp_path / "out", LIMIT, target.name, times)
     result = run_script(smoke, *arguments, folder=tmp_path, **environment(version))
 
-    assert result["session"] == ("pyspark.sql.connect.session" if version == CONNECT else "pyspark.sql.session")
+    assert result["session"] == (
+        "pyspark.sql.connect.session" if version == CONNECT else "pyspark.sql.session"
+    )
     assert result["spark"] == (pyspark.__version__ if version == CONNECT else version)
     check(result, filled, target, limits=limits, times=times)
 
 
-def check(result: dict[str, Any], filled: Stream, target: Stream, *, limits: bool, times: int) -> None:
+def check(
+    result: dict[str, Any], filled: Stream, target: Stream, *, limits: bool, times: int
+) -> None:
     """What `smoke.py` printed is what was published, and it stored that in `target`."""
     assert result["schema"] == SCHEMA
-    for rows in (result[name] for name in ("batch", "streamed", "again_streamed")[: 1 if times == 1 else 3]):
+    for rows in (
+        result[name] for name in ("batch", "streamed", "again_streamed")[: 1 if times == 1 else 3]
+    ):
         assert rows["count"] == COUNT
         assert rows["sequences"] == list(range(1, COUNT + 1))
         assert rows["digest"] == digest(filled)
@@ -117,14 +134,22 @@ def check(result: dict[str, Any], filled: Stream, target: Stream, *, limits: boo
     keys = [[f"key.{number}", str(number + 10), number + 11] for number in range(10)]
     assert result["bucket"] == {"current": keys, "messages": 20}
     assert result["renamed"] == {"schema": SCHEMA, "count": COUNT}
-    assert result["filtered"] == {"schema": "struct<data:binary,sequence:bigint>", "count": COUNT // 2}
+    assert result["filtered"] == {
+        "schema": "struct<data:binary,sequence:bigint>",
+        "count": COUNT // 2,
+    }
     if times == 1:
         return
     # A Spark that cannot ask for a part of what is available reads all of it at once, and leaves nothing out.
-    assert result["micro_batches"] == ([LIMIT, LIMIT, LIMIT, COUNT - 3 * LIMIT] if limits else [COUNT])
+    assert result["micro_batches"] == (
+        [LIMIT, LIMIT, LIMIT, COUNT - 3 * LIMIT] if limits else [COUNT]
+    )
     assert (result["again_micro_batches"], result["registered"]) == ([], "")
     assert "there is no option startingofsets; did you mean startingOffsets" in result["misspelt"]
-    assert "row 1 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this" in result["refused"]
+    assert (
+        "row 1 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this"
+        in result["refused"]
+    )
     assert 'mode "overwrite" is not possible' in result["overwrite"]
 
 
@@ -133,9 +158,18 @@ def check_written(target: Stream) -> None:
     prefix = target.subject
     published = [message(number) for number in range(1, COUNT + 1)]
     stored = seen(target)
-    batch = [(item.subject, item.headers, item.data) for item in stored if item.subject.startswith(f"{prefix}.batch.")]
-    assert batch == [(f"{prefix}.batch.{item.subject}", item.expected_headers or {}, item.data) for item in published]
-    streamed = [(item.headers, item.data) for item in stored if item.subject == f"{prefix}.stream.x"]
+    batch = [
+        (item.subject, item.headers, item.data)
+        for item in stored
+        if item.subject.startswith(f"{prefix}.batch.")
+    ]
+    assert batch == [
+        (f"{prefix}.batch.{item.subject}", item.expected_headers or {}, item.data)
+        for item in published
+    ]
+    streamed = [
+        (item.headers, item.data) for item in stored if item.subject == f"{prefix}.stream.x"
+    ]
     assert streamed == [
         ({"Nats-Msg-Id": [f"id-{number}"], "Single": [str(number)]}, item.data)
         for number, item in enumerate(published, start=1)

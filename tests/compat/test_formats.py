@@ -22,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
 @pytest.mark.full
-def test_a_query_goes_on_from_a_stored_checkpoint(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
+def test_a_query_goes_on_from_a_stored_checkpoint(
+    spark: SparkSession, server: NatsServer, tmp_path: Path
+) -> None:
     """The streams come from stored backups, with the messages' times; a restored stream is created now, however."""
     stored, checkpoint = FORMATS / "checkpoint", tmp_path / "checkpoint"
     before = read_json("checkpoint/created.json")
@@ -39,7 +41,9 @@ def test_a_query_goes_on_from_a_stored_checkpoint(spark: SparkSession, server: N
         (checkpoint / file).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / file).write_text(with_times(file))
     run = formats.read_on(spark, server.url, checkpoint)
-    rows = sorted((row["stream"], row["sequence"], row["subject"], bytes(row["data"])) for row in run.rows)
+    rows = sorted(
+        (row["stream"], row["sequence"], row["subject"], bytes(row["data"])) for row in run.rows
+    )
     assert rows == [
         (name, number, f"{name.lower()}.{number % 3}", b"%d" % number)
         for name in SOURCES
@@ -47,16 +51,22 @@ def test_a_query_goes_on_from_a_stored_checkpoint(spark: SparkSession, server: N
     ]
     # The first two lines are Spark's own. It takes other text for the same position for new data. The offset before is
     # of version 1, which has no cuts.
-    assert (checkpoint / "offsets/1").read_text().splitlines()[2:] == with_times("offsets/1").splitlines()[2:]
+    assert (checkpoint / "offsets/1").read_text().splitlines()[2:] == with_times(
+        "offsets/1"
+    ).splitlines()[2:]
 
 
 def test_tasks_go_on_from_a_stored_ledger(server: NatsServer) -> None:
     before, after = (read_json("ledger.json")[when] for when in ("before", "after"))
     with Publisher(server.url) as publisher:
         formats.put_ledger(publisher, server.url, before)
-        reports = [formats.sink(server.url).write(batches, task) for task, batches in formats.tasks()]
+        reports = [
+            formats.sink(server.url).write(batches, task) for task, batches in formats.tasks()
+        ]
         actual = formats.comparable(formats.on_server(publisher))
-    assert [(report.rows, report.stored, report.duplicates, report.dead_letters) for report in reports] == [
+    assert [
+        (report.rows, report.stored, report.duplicates, report.dead_letters) for report in reports
+    ] == [
         (6, 6, 6, 0),
         (18, 16, 5, 2),
         (12, 12, 6, 0),
@@ -78,9 +88,13 @@ def test_tasks_that_a_stored_ledger_has_as_done_store_nothing(server: NatsServer
     rows, entries = before["rows"] + after["rows"], formats.filled(after["entries"])
     with Publisher(server.url) as publisher:
         formats.put_ledger(publisher, server.url, {**before, "rows": rows, "entries": entries})
-        reports = [formats.sink(server.url).write(batches, task) for task, batches in formats.tasks()]
+        reports = [
+            formats.sink(server.url).write(batches, task) for task, batches in formats.tasks()
+        ]
         actual = formats.comparable(formats.on_server(publisher))
-    assert [(report.rows, report.stored, report.duplicates, report.dead_letters) for report in reports] == [
+    assert [
+        (report.rows, report.stored, report.duplicates, report.dead_letters) for report in reports
+    ] == [
         (6, 6, 6, 0),
         (18, 16, 16, 2),
         (12, 12, 12, 0),

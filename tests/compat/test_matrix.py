@@ -23,16 +23,25 @@ def dev_sparks() -> list[str]:
     """The Sparks that the suite runs on, newest first."""
     requirements = map(Requirement, PYPROJECT["dependency-groups"]["dev"])
     return [
-        str(requirement.specifier).removeprefix("==") for requirement in requirements if requirement.name == "pyspark"
+        str(requirement.specifier).removeprefix("==")
+        for requirement in requirements
+        if requirement.name == "pyspark"
     ]
 
 
 def test_the_matrix_has_every_version_that_is_supported() -> None:
     classifiers = "\n".join(PYPROJECT["project"]["classifiers"])
     assert list(matrix.PYTHONS) == re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)
-    assert list(matrix.SPARKS) == [*(matrix.minor(version) for version, _ in VERSIONS), matrix.minor(dev_sparks()[0])]
+    assert list(matrix.SPARKS) == [
+        *(matrix.minor(version) for version, _ in VERSIONS),
+        matrix.minor(dev_sparks()[0]),
+    ]
     assert set(matrix.LIBRARIES) == {requirement.name for requirement in DEPENDENCIES}
-    for name, tried in (("python", matrix.PYTHONS), ("spark", matrix.SPARKS), ("server", matrix.SERVERS)):
+    for name, tried in (
+        ("python", matrix.PYTHONS),
+        ("spark", matrix.SPARKS),
+        ("server", matrix.SERVERS),
+    ):
         assert {getattr(cell, name) for cell in CELLS} == set(tried)
     assert len(set(CELLS)) == len(CELLS)
 
@@ -43,7 +52,9 @@ def test_the_workflow_runs_every_axis() -> None:
 
 
 def test_the_table_has_a_row_for_each_combination() -> None:
-    assert [matrix.key(row) for row in matrix.rows(PAGE)] == [matrix.key(cell.not_run) for cell in CELLS]
+    assert [matrix.key(row) for row in matrix.rows(PAGE)] == [
+        matrix.key(cell.not_run) for cell in CELLS
+    ]
     for row in ROWS:
         versions = [row[name] for name in matrix.LIBRARIES]
         if row["result"] == matrix.NOT_RUN:
@@ -62,7 +73,9 @@ def test_the_table_is_of_the_versions_that_the_metadata_name() -> None:
         assert cell.oldest or row["Spark"] in newest
         pins = {pin.name: pin.specifier for pin in map(Requirement, cell.pins)}
         for requirement in DEPENDENCIES:
-            (floor,) = (Version(bound.version) for bound in requirement.specifier if bound.operator == ">=")
+            (floor,) = (
+                Version(bound.version) for bound in requirement.specifier if bound.operator == ">="
+            )
             version = Version(row[requirement.name])
             assert version == floor if cell.oldest else version > floor
             assert version in requirement.specifier & pins.get(requirement.name, SpecifierSet())

@@ -53,7 +53,12 @@ def fill_source(publisher: Publisher, name: str, count: int) -> None:
     """Store messages whose payloads count from 1 on."""
     subject = name.lower()
     first = publisher.api(f"STREAM.INFO.{name}")["state"]["last_seq"] + 1
-    publisher.publish([Message(f"{subject}.{n % 3}", b"%d" % n, [("N", str(n))]) for n in range(first, first + count)])
+    publisher.publish(
+        [
+            Message(f"{subject}.{n % 3}", b"%d" % n, [("N", str(n))])
+            for n in range(first, first + count)
+        ]
+    )
 
 
 def read_on(spark: SparkSession, url: str, checkpoint: Path) -> Run:
@@ -70,7 +75,11 @@ def write_checkpoint(spark: SparkSession) -> None:
     """The checkpoint of a query after its first micro-batch, what the second adds to it, and the streams before it."""
     folder = FORMATS / "checkpoint"
     shutil.rmtree(folder, ignore_errors=True)
-    with NatsServer() as server, Publisher(server.url) as publisher, JetStreamAdmin(servers=server.url) as admin:
+    with (
+        NatsServer() as server,
+        Publisher(server.url) as publisher,
+        JetStreamAdmin(servers=server.url) as admin,
+    ):
         for name in SOURCES:
             admin.streams.create(name=name, subjects=[f"{name.lower()}.>"])
             fill_source(publisher, name, READ)
@@ -100,10 +109,17 @@ def tasks() -> Iterator[tuple[WriteTask, list[pa.RecordBatch]]]:
     }
     yield WriteTask(QUERY, 12, 0), [record_batch(**plain)]
     # Equal rows, and one that no stream takes.
-    some = {**plain, "data": [b"equal", b"other", b"equal"] * 2, "subject": ["copies.a"] * 4 + ["nowhere", "copies.a"]}
+    some = {
+        **plain,
+        "data": [b"equal", b"other", b"equal"] * 2,
+        "subject": ["copies.a"] * 4 + ["nowhere", "copies.a"],
+    }
     some["headers"] = [None] * 6
     others = {**plain, "data": [b"line %d" % n for n in range(6)]}
-    yield WriteTask(QUERY, 12, 1), [record_batch(**some), record_batch(**others), record_batch(**some)]
+    yield (
+        WriteTask(QUERY, 12, 1),
+        [record_batch(**some), record_batch(**others), record_batch(**some)],
+    )
     own = {**plain, "msg_id": ["mine-0", None, "mine-2", None, "mine-4", None]}
     later = {**own, "msg_id": [None, "mine-7"] * 3}
     later["msg_id"][3:] = [None, "mine-8", None]
@@ -175,7 +191,9 @@ def put_ledger(publisher: Publisher, url: str, before: dict[str, Any]) -> None:
 
 def comparable(state: dict[str, Any]) -> dict[str, Any]:
     """The same without what differs from run to run, and with entries by their keys."""
-    text = json.dumps({**state, "entries": sorted(state["entries"], key=lambda entry: str(entry["subject"]))})
+    text = json.dumps(
+        {**state, "entries": sorted(state["entries"], key=lambda entry: str(entry["subject"]))}
+    )
     for pattern, instead in (
         (re.escape(state["created"]), "<created>"),
         (r'(attempt\\": \\")[0-9a-f]{16}\\"', r'\1<16 hex>\\"'),
@@ -191,8 +209,15 @@ def comparable(state: dict[str, Any]) -> dict[str, Any]:
 
 def filled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Entries as they could be stored, with values for what `comparable` has taken out."""
-    text = json.dumps(entries).replace("<16 hex>", "0" * 16).replace("<seconds>", "0.1").replace("<revision>", "0")
-    printed: list[dict[str, Any]] = json.loads(text.replace("<created>", read_json("ledger.json")["before"]["created"]))
+    text = (
+        json.dumps(entries)
+        .replace("<16 hex>", "0" * 16)
+        .replace("<seconds>", "0.1")
+        .replace("<revision>", "0")
+    )
+    printed: list[dict[str, Any]] = json.loads(
+        text.replace("<created>", read_json("ledger.json")["before"]["created"])
+    )
     return printed
 
 
@@ -208,15 +233,27 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
         admin.streams.create(name="ORDERS", subjects=["orders.>"])
         admin.streams.create(name="COPIES", subjects=["copies.>"])
         fill_source(publisher, "ORDERS", 2)
-        rows = streaming(spark, url, "ORDERS", durable="job").select("data", F.lit("copies.stream").alias("subject"))
+        rows = streaming(spark, url, "ORDERS", durable="job").select(
+            "data", F.lit("copies.stream").alias("subject")
+        )
         writer = rows.writeStream.format("jetstream").options(servers=url, delivery="exactly-once")
         query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
         query.awaitTermination()
         whole = query.id.replace("-", "")
-        table = batch(spark, url, "ORDERS", subjects="orders.1", startingTimestamp="2020-01-01T00:00:00Z")
-        load = table.select("data", F.lit("copies.batch").alias("subject")).coalesce(1).write.mode("append")
-        load.format("jetstream").options(servers=url, delivery="exactly-once", writeId="load").save()
-        publisher.publish([Message(f"$KV.{BUCKET}.{QUERY}.0", _entry_of_another(publisher, attempt="0"))])
+        table = batch(
+            spark, url, "ORDERS", subjects="orders.1", startingTimestamp="2020-01-01T00:00:00Z"
+        )
+        load = (
+            table.select("data", F.lit("copies.batch").alias("subject"))
+            .coalesce(1)
+            .write.mode("append")
+        )
+        load.format("jetstream").options(
+            servers=url, delivery="exactly-once", writeId="load"
+        ).save()
+        publisher.publish(
+            [Message(f"$KV.{BUCKET}.{QUERY}.0", _entry_of_another(publisher, attempt="0"))]
+        )
         publisher.publish([Message(f"$KV.{BUCKET}.{QUERY}.batch", _entry_of_another(publisher))])
         done, batches = next(tasks())
         sink(url).write(batches, done)
@@ -225,12 +262,19 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
         heard = tap.heard()
         stored = messages(publisher, "COPIES")
         ids = [
-            line for message in stored for line in message["headers"].split("\r\n") if line.startswith("Nats-Msg-Id")
+            line
+            for message in stored
+            for line in message["headers"].split("\r\n")
+            if line.startswith("Nats-Msg-Id")
         ]
-        entries = {message["subject"]: message["headers"] for message in messages(publisher, STREAM)}
+        entries = {
+            message["subject"]: message["headers"] for message in messages(publisher, STREAM)
+        }
         names = {
             "streams": sorted(admin.streams.names()),
-            "consumers": [message.subject for message in heard if ".CONSUMER.CREATE." in message.subject],
+            "consumers": [
+                message.subject for message in heard if ".CONSUMER.CREATE." in message.subject
+            ],
             "durable": [
                 json.loads(message.data)["config"]
                 for message in heard
@@ -240,15 +284,21 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
             "ledger": entries,
             "message ids": ids,
             "notes of uploads": [
-                message.data.decode() for message in heard if ".C.spark-jetstream-" in message.subject
+                message.data.decode()
+                for message in heard
+                if ".C.spark-jetstream-" in message.subject
             ],
             "subjects of notes": sorted(
                 {message.subject for message in heard if ".C.spark-jetstream-" in message.subject}
             ),
         }
-        plain: dict[str, Any] = _without_ids(names, {whole[:16]: "<query 16>", whole[:8]: "<query 8>"})
+        plain: dict[str, Any] = _without_ids(
+            names, {whole[:16]: "<query 16>", whole[:8]: "<query 8>"}
+        )
         # How often, and in which order, is not a name.
-        return plain | {consumer: sorted(set(plain[consumer])) for consumer in ("consumers", "message ids")}
+        return plain | {
+            consumer: sorted(set(plain[consumer])) for consumer in ("consumers", "message ids")
+        }
 
 
 def _entry_of_another(publisher: Publisher, **more: str) -> bytes:
@@ -260,7 +310,9 @@ def _entry_of_another(publisher: Publisher, **more: str) -> bytes:
 
 def _objects(spark: SparkSession, url: str, admin: JetStreamAdmin) -> None:
     admin.objects.create("files")
-    rows = spark.createDataFrame([("a/b.txt", b"content")], "name string, content binary").coalesce(1)
+    rows = spark.createDataFrame([("a/b.txt", b"content")], "name string, content binary").coalesce(
+        1
+    )
     rows.write.mode("append").format("jetstream").options(servers=url, objectBucket="files").save()
     spark.read.format("jetstream").options(servers=url, objectBucket="files").load().collect()
 
@@ -308,7 +360,9 @@ def outputs(url: str) -> dict[str, Any]:
     """The fields of what commands print with ``--json``, and what others end with."""
     with JetStreamAdmin(servers=url) as admin, Publisher(url) as publisher:
         admin.streams.create(name="ORDERS", subjects=["orders.>"])
-        admin.consumers.create("ORDERS", name="worker", durable_name="worker", ack_policy="explicit")
+        admin.consumers.create(
+            "ORDERS", name="worker", durable_name="worker", ack_policy="explicit"
+        )
         fill_source(publisher, "ORDERS", 3)
         admin.kv.create("settings")
         admin.kv.bucket("settings").put("colour", b"red")
@@ -319,8 +373,14 @@ def outputs(url: str) -> dict[str, Any]:
         ran = run_command(*line.split(), "--json", url=url)
         assert ran.raw, (line, ran.err)
         printed[line] = fields(ran.json)
-    for line, at in (("stream info NONE", url), ("stream info --wrong", url), ("stream ls", "nats://127.0.0.1:1")):
-        printed[f"{line} ({'wrong' if at == url else 'no server'})"] = run_command(*line.split(), url=at).code
+    for line, at in (
+        ("stream info NONE", url),
+        ("stream info --wrong", url),
+        ("stream ls", "nats://127.0.0.1:1"),
+    ):
+        printed[f"{line} ({'wrong' if at == url else 'no server'})"] = run_command(
+            *line.split(), url=at
+        ).code
     return printed
 
 
@@ -368,7 +428,9 @@ def main(wanted: list[str]) -> None:
     parts: dict[str, Callable[[], None]] = {
         "interface": lambda: write_json(FORMATS / "interface.json", interface()),
         "outputs": lambda: write_json(FORMATS / "outputs.json", with_server(outputs)),
-        "names": lambda: write_json(FORMATS / "names.json", with_server(lambda url: names(spark, url))),
+        "names": lambda: write_json(
+            FORMATS / "names.json", with_server(lambda url: names(spark, url))
+        ),
         "checkpoint": lambda: write_checkpoint(spark),
         "ledger": write_ledger,
     }

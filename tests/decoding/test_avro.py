@@ -20,7 +20,12 @@ from spark_jetstream.errors import SchemaError
 
 def record(*fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
     """The schema of a record."""
-    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields], **more}
+    return {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": name, "type": kind} for name, kind in fields],
+        **more,
+    }
 
 
 def logical(kind: str, called: str, **more: Any) -> dict[str, Any]:
@@ -35,7 +40,9 @@ def written(schema: Any, value: Any) -> bytes:
 
 def read(reader: AvroReader, *payloads: bytes | None, version: str = "") -> list[dict[str, Any]]:
     """The rows of payloads, read together, each a `value` and an `error`."""
-    array = read_all(reader, pa.array(payloads, pa.binary()), pa.array([version] * len(payloads), pa.string()))
+    array = read_all(
+        reader, pa.array(payloads, pa.binary()), pa.array([version] * len(payloads), pa.string())
+    )
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -64,7 +71,12 @@ KINDS: list[tuple[Any, str, Any, Any]] = [
     (logical("long", "timestamp-micros"), "timestamp[us, tz=UTC]", THEN, THEN),
     (logical("long", "local-timestamp-millis"), "timestamp[us]", LOCAL, LOCAL),
     (logical("long", "local-timestamp-micros"), "timestamp[us]", LOCAL, LOCAL),
-    (logical("bytes", "decimal", precision=38, scale=2), "decimal128(38, 2)", Decimal("-1.25"), Decimal("-1.25")),
+    (
+        logical("bytes", "decimal", precision=38, scale=2),
+        "decimal128(38, 2)",
+        Decimal("-1.25"),
+        Decimal("-1.25"),
+    ),
     (logical("string", "uuid"), "string", "5d", "5d"),
     (logical("string", "decimal"), "string", "5d", "5d"),
     (logical("int", "time-millis"), "int32", 5, 5),
@@ -91,7 +103,10 @@ def test_types(kind: Any, arrow: str, value: Any, expected: Any) -> None:
 
 #: As of a real stream: nested, with a name that is used twice.
 ORDER = record(
-    ("id", "long"), ("at", POINT), ("back", ["null", "Point"]), ("tags", {"type": "array", "items": "string"})
+    ("id", "long"),
+    ("at", POINT),
+    ("back", ["null", "Point"]),
+    ("tags", {"type": "array", "items": "string"}),
 )
 
 
@@ -120,7 +135,11 @@ def test_any_bytes_are_a_record_or_an_error() -> None:
 
 
 def test_a_value_that_its_type_cannot_hold_fails_its_row_alone() -> None:
-    rows = read(AvroReader({"": record(("n", "int"))}), b"\x02", written(record(("n", "long")), {"n": 2**31}))
+    rows = read(
+        AvroReader({"": record(("n", "int"))}),
+        b"\x02",
+        written(record(("n", "long")), {"n": 2**31}),
+    )
     assert [row["value"] for row in rows] == [{"n": 1}, None]
     assert "(ArrowInvalid: Value 2147483648 too large to fit" in rows[1]["error"]
     digits = AvroReader({"": record(("n", logical("bytes", "decimal", precision=2)))})
@@ -137,7 +156,10 @@ def test_versions_are_read_as_the_last_one() -> None:
     assert read(reader, written(first, {"id": 1, "old": "x"}), version="1") == [
         {"value": {"id": 1, "country": "unknown"}, "error": None}
     ]
-    assert read(reader, written(last, {"id": 2, "country": "de"}), version="2")[0]["value"]["country"] == "de"
+    assert (
+        read(reader, written(last, {"id": 2, "country": "de"}), version="2")[0]["value"]["country"]
+        == "de"
+    )
     # A version that cannot be resolved says so in each of its rows.
     (row,) = read(AvroReader({"1": record(("id", "string")), "2": last}), b"\x02a", version="1")
     assert "SchemaResolutionError" in row["error"]
@@ -155,17 +177,36 @@ TIME, PLAIN = record(("at", logical("long", "timestamp-millis"))), record(("at",
         ({"": {"type": "record"}}, "argument schema is not a schema of Avro: "),
         ({"": object()}, "argument schema is not a schema of Avro: "),
         ({"": {"name": "R"}}, "argument schema is not a schema of Avro: "),
-        ({"": record(("a", logical("bytes", "decimal", precision="x")))}, "argument schema is not a schema of Avro: "),
         (
-            {"": record(("a", logical("fixed", "decimal", name="F", size=2, precision=4, scale=5)))},
+            {"": record(("a", logical("bytes", "decimal", precision="x")))},
+            "argument schema is not a schema of Avro: ",
+        ),
+        (
+            {
+                "": record(
+                    ("a", logical("fixed", "decimal", name="F", size=2, precision=4, scale=5))
+                )
+            },
             "argument schema is not a schema of Avro: ",
         ),
         ({"": '"string"'}, "argument schema is not a schema of Avro records"),
         ({"": record()}, "argument schema has no field"),
-        ({"1": record(("a", record(name="S")))}, "argument schema, version 1: field a has no field"),
-        ({"": record(("a", "int"), ("A", "int"))}, "argument schema: two of its fields have one name to Spark (a, A)"),
-        ({"": record(("a", ["null", "R"]))}, "argument schema: field a is R, for which Spark has no type"),
-        ({"": record(("a", "null"))}, "argument schema: field a is null, for which Spark has no type"),
+        (
+            {"1": record(("a", record(name="S")))},
+            "argument schema, version 1: field a has no field",
+        ),
+        (
+            {"": record(("a", "int"), ("A", "int"))},
+            "argument schema: two of its fields have one name to Spark (a, A)",
+        ),
+        (
+            {"": record(("a", ["null", "R"]))},
+            "argument schema: field a is R, for which Spark has no type",
+        ),
+        (
+            {"": record(("a", "null"))},
+            "argument schema: field a is null, for which Spark has no type",
+        ),
         (
             {"": record(("a", {"type": "array", "items": ["int", "string"]}))},
             "argument schema: field a is a union of several types, for which Spark has no type",

@@ -25,7 +25,16 @@ FAULTS = [
     "the payload is not UTF-8",
 ]
 DECODED: dict[str, Any] = {
-    "columns": ["stream", "subject", "sequence", "timestamp", "headers", "data", "decoded", "decode_error"],
+    "columns": [
+        "stream",
+        "subject",
+        "sequence",
+        "timestamp",
+        "headers",
+        "data",
+        "decoded",
+        "decode_error",
+    ],
     "rows": [
         [1, '{"id":1,"amount":2.5,"item":{"n":1},"all":[{"n":1},null],"by":{"a":{"n":1}}}', None],
         [2, '{"id":2}', None],
@@ -35,7 +44,8 @@ DECODED: dict[str, Any] = {
     "null ids": len(FAULTS),
     "good": [[1, 1], [2, 2]],
     "dead": [
-        [sequence, fault, sql_job.PAYLOADS[sequence - 1].hex().upper()] for sequence, fault in enumerate(FAULTS, 3)
+        [sequence, fault, sql_job.PAYLOADS[sequence - 1].hex().upper()]
+        for sequence, fault in enumerate(FAULTS, 3)
     ],
     "type": "struct<id:bigint,amount:double,price:struct<amount:double>>",
     "versions": [
@@ -49,7 +59,11 @@ DECODED: dict[str, Any] = {
         [2, '{"id":2}', None],
         [3, None, "there is no schema of version 18"],
         *(
-            [number, None, "the payload does not begin with a zero byte and the version of a schema"]
+            [
+                number,
+                None,
+                "the payload does not begin with a zero byte and the version of a schema",
+            ]
             for number in (4, 5)
         ),
         [6, None, NOT_ONE],
@@ -60,17 +74,30 @@ DECODED: dict[str, Any] = {
 
 def check_decoded(result: dict[str, Any]) -> None:
     assert result == {
-        name: sorted(item, key=repr) if name in ("rows", "dead") else item for name, item in DECODED.items()
+        name: sorted(item, key=repr) if name in ("rows", "dead") else item
+        for name, item in DECODED.items()
     }
 
 
 @pytest.mark.parametrize(
     ("schema", "given", "said"),
     [
-        ("a int", {"format": "xml"}, "argument format must be json, avro or protobuf, but it is 'xml'"),
+        (
+            "a int",
+            {"format": "xml"},
+            "argument format must be json, avro or protobuf, but it is 'xml'",
+        ),
         ("a int", {"format": "avro"}, "argument schema is not a schema of Avro: "),
-        ("a int", {"format": "protobuf"}, "argument schema must be the class of a Protobuf message, but it is 'a int'"),
-        ("a int", {"version": F.lit, "confluent": True}, "arguments version and confluent exclude each other"),
+        (
+            "a int",
+            {"format": "protobuf"},
+            "argument schema must be the class of a Protobuf message, but it is 'a int'",
+        ),
+        (
+            "a int",
+            {"version": F.lit, "confluent": True},
+            "arguments version and confluent exclude each other",
+        ),
         (
             "a int",
             {"column": "value"},
@@ -88,11 +115,27 @@ def check_decoded(result: dict[str, Any]) -> None:
         ),
         ({}, {"confluent": True}, "argument schema must map versions to schemas"),
         ("a in", {}, 'argument schema: [UNSUPPORTED_DATATYPE] Unsupported data type "IN"'),
-        ("bigint", {}, "argument schema: 'bigint' is neither DDL text nor a StructType with fields"),
+        (
+            "bigint",
+            {},
+            "argument schema: 'bigint' is neither DDL text nor a StructType with fields",
+        ),
         ("", {}, "argument schema: '' is neither DDL text nor a StructType with fields"),
-        ({1: "a int"}, {}, "argument schema: {1: 'a int'} is neither DDL text nor a StructType with fields"),
-        ({1: "a int", 0: "a in"}, {"confluent": True}, "argument schema, version 0: [UNSUPPORTED_DATATYPE]"),
-        ("id int, ID int", {}, "argument schema: two of its fields have one name to Spark (id, ID)"),
+        (
+            {1: "a int"},
+            {},
+            "argument schema: {1: 'a int'} is neither DDL text nor a StructType with fields",
+        ),
+        (
+            {1: "a int", 0: "a in"},
+            {"confluent": True},
+            "argument schema, version 0: [UNSUPPORTED_DATATYPE]",
+        ),
+        (
+            "id int, ID int",
+            {},
+            "argument schema: two of its fields have one name to Spark (id, ID)",
+        ),
         (
             {1: "a int, b int", 2: "b string"},
             {"confluent": True},
@@ -103,23 +146,34 @@ def check_decoded(result: dict[str, Any]) -> None:
             {"confluent": True},
             "argument schema: field ID in version 2 and field id have one name to Spark",
         ),
-        ({1: "a int", "1": "b int"}, {"confluent": True}, "argument schema has version 1 twice, as text and otherwise"),
+        (
+            {1: "a int", "1": "b int"},
+            {"confluent": True},
+            "argument schema has version 1 twice, as text and otherwise",
+        ),
     ],
 )
-def test_payloads_that_cannot_be_decoded(spark: SparkSession, schema: Any, given: dict[str, Any], said: str) -> None:
+def test_payloads_that_cannot_be_decoded(
+    spark: SparkSession, schema: Any, given: dict[str, Any], said: str
+) -> None:
     frame = spark.createDataFrame([], "data string, n int")
     if "version" in given:
         given = {**given, "version": F.lit(1)}
     with pytest.raises(ValueError, match=f"^{re.escape(said)}") as raised:
         spark_jetstream.decode(
-            frame, given.get("format", "json"), schema, **{n: v for n, v in given.items() if n != "format"}
+            frame,
+            given.get("format", "json"),
+            schema,
+            **{n: v for n, v in given.items() if n != "format"},
         )
     assert isinstance(raised.value, JetStreamError)
 
 
 def test_names_that_decoded_payloads_take(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "data string, Decoded int")
-    with pytest.raises(SchemaError, match=r"^argument df has a column decoded already: rename or drop it$"):
+    with pytest.raises(
+        SchemaError, match=r"^argument df has a column decoded already: rename or drop it$"
+    ):
         spark_jetstream.decode(frame, "json", "a int")
 
 
@@ -132,7 +186,11 @@ READ_BY_LIBRARIES: dict[str, Any] = {
     "avro": [
         [1, '{"id":1,"country":"unknown"}', None],
         [2, '{"id":2,"country":"de"}', None],
-        [3, None, "the payload is not one Avro record that fits the schema (EOFError: Expected 2 bytes, read 1)"],
+        [
+            3,
+            None,
+            "the payload is not one Avro record that fits the schema (EOFError: Expected 2 bytes, read 1)",
+        ],
         [4, None, "there is no schema of version 19"],
         [5, None, FRAMELESS],
     ],
@@ -160,11 +218,15 @@ def check_read_by_libraries(result: dict[str, Any], *, newer: bool = True) -> No
     assert result == (READ_BY_LIBRARIES if newer else {"refused": refused})
 
 
-def test_payloads_that_libraries_read(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
+def test_payloads_that_libraries_read(
+    spark: SparkSession, server: NatsServer, tmp_path: Path
+) -> None:
     check_read_by_libraries(sql_job.by_libraries(spark.newSession(), server.url, str(tmp_path)))
 
 
-@pytest.mark.parametrize(("format", "library"), [("avro", "fastavro"), ("protobuf", "google.protobuf.descriptor")])
+@pytest.mark.parametrize(
+    ("format", "library"), [("avro", "fastavro"), ("protobuf", "google.protobuf.descriptor")]
+)
 def test_a_library_that_is_missing(format: str, library: str) -> None:
     """A worker without it fails its task, too: it imports the module of the reader."""
     code = f"""

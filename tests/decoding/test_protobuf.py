@@ -58,15 +58,30 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, type[Any]]:
     return message_classes(tmp_path_factory.mktemp("protos"), SHOP)
 
 
-def read(reader: ProtobufReader, *payloads: bytes | None, version: str = "") -> list[dict[str, Any]]:
+def read(
+    reader: ProtobufReader, *payloads: bytes | None, version: str = ""
+) -> list[dict[str, Any]]:
     """The rows of payloads, read together as in a worker, each a `value` and an `error`."""
     sent = pickle.loads(pickle.dumps(reader))
-    array = read_all(sent, pa.array(payloads, pa.binary()), pa.array([version] * len(payloads), pa.string()))
+    array = read_all(
+        sent, pa.array(payloads, pa.binary()), pa.array([version] * len(payloads), pa.string())
+    )
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
 def full(order: type[Any]) -> Any:
-    made = order(a=-1, b=-(2**63), c=2**32 - 1, d=2**64 - 1, e=0.1, f=0.5, g=True, state=1, text="ü", data=b"\xff")
+    made = order(
+        a=-1,
+        b=-(2**63),
+        c=2**32 - 1,
+        d=2**64 - 1,
+        e=0.1,
+        f=0.5,
+        g=True,
+        state=1,
+        text="ü",
+        data=b"\xff",
+    )
     made.tags.extend(["new", "eu"])
     made.maybe = 0
     made.item.n = 1
@@ -121,7 +136,12 @@ def test_bytes_that_are_no_message_are_errors_of_their_rows(shop: dict[str, type
     reader = ProtobufReader({"": order}, indexed=False)
     late = order()
     late.at.seconds = 2**40
-    broken = [b"\x07", b"\x4a\x01\xff", late.SerializeToString(), order(text="abc").SerializeToString()[:-1]]
+    broken = [
+        b"\x07",
+        b"\x4a\x01\xff",
+        late.SerializeToString(),
+        order(text="abc").SerializeToString()[:-1],
+    ]
     *faults, whole = read(reader, *broken, order(a=1).SerializeToString())
     assert whole["value"]["a"] == 1
     assert [fault["value"] for fault in faults] == [None] * 4
@@ -148,7 +168,10 @@ def test_versions_are_read_as_the_last_one(tmp_path: Path) -> None:
     first = message_classes(tmp_path, text % "string old = 2;")["shop.Order"]
     last = message_classes(tmp_path, text % "string country = 3;")["shop.Order"]
     reader = ProtobufReader({"1": first, "2": last}, indexed=False)
-    assert read(reader, first(id=1, old="x").SerializeToString(), version="1")[0]["value"] == {"id": 1, "country": ""}
+    assert read(reader, first(id=1, old="x").SerializeToString(), version="1")[0]["value"] == {
+        "id": 1,
+        "country": "",
+    }
     rows = read(reader, last(id=2, country="de").SerializeToString(), version="2")
     assert rows == [{"value": {"id": 2, "country": "de"}, "error": None}]
 
@@ -158,17 +181,28 @@ def test_the_index_of_a_message_precedes_it(shop: dict[str, type[Any]]) -> None:
     reader = ProtobufReader({"1": first}, indexed=True)
     payload = first(text="x").SerializeToString()
     assert (
-        read(reader, b"\0" + payload, b"\2\0" + payload, version="1") == [{"value": {"text": "x"}, "error": None}] * 2
+        read(reader, b"\0" + payload, b"\2\0" + payload, version="1")
+        == [{"value": {"text": "x"}, "error": None}] * 2
     )
     # Zigzag varints: the count 2, then 1 and 0, in one byte each or in more.
     nested = ProtobufReader({"1": item}, indexed=True)
     one = item(n=1).SerializeToString()
     rows = read(nested, b"\4\2\0" + one, b"\4\x82\0\x80\0" + one, version="1")
     assert rows == [{"value": {"n": 1, "by": []}, "error": None}] * 2
-    wrong = [b"", b"\0", b"\4\2", b"\4\2\x80", b"\4\4\0", b"\1", b"\x80" * 11, b"\xfe" + b"\xff" * 8 + b"\1"]
+    wrong = [
+        b"",
+        b"\0",
+        b"\4\2",
+        b"\4\2\x80",
+        b"\4\4\0",
+        b"\1",
+        b"\x80" * 11,
+        b"\xfe" + b"\xff" * 8 + b"\1",
+    ]
     assert [row["value"] for row in read(nested, *wrong, version="1")] == [None] * len(wrong)
     assert (
-        "the indexes in front are [0], those of shop.Order.Item [1, 0]" in read(nested, b"\0", version="1")[0]["error"]
+        "the indexes in front are [0], those of shop.Order.Item [1, 0]"
+        in read(nested, b"\0", version="1")[0]["error"]
     )
 
 
@@ -176,15 +210,29 @@ def test_the_index_of_a_message_precedes_it(shop: dict[str, type[Any]]) -> None:
     ("names", "said"),
     [
         ([""], "argument schema must be the class of a Protobuf message, but it is "),
-        (["", "shop.Order"], "argument schema, version 0 must be the class of a Protobuf message, but it is "),
-        (["shop.Other", "shop.Order"], "argument schema has shop.Order and shop.Other: all versions are one message's"),
-        (["shop.Node"], "argument schema: message shop.Node contains itself, for which Spark has no type"),
-        (["shop.Same"], "argument schema: message shop.Same: two of its fields have one name to Spark (a, A)"),
+        (
+            ["", "shop.Order"],
+            "argument schema, version 0 must be the class of a Protobuf message, but it is ",
+        ),
+        (
+            ["shop.Other", "shop.Order"],
+            "argument schema has shop.Order and shop.Other: all versions are one message's",
+        ),
+        (
+            ["shop.Node"],
+            "argument schema: message shop.Node contains itself, for which Spark has no type",
+        ),
+        (
+            ["shop.Same"],
+            "argument schema: message shop.Same: two of its fields have one name to Spark (a, A)",
+        ),
         (["shop.None"], "argument schema: message shop.None has no field"),
     ],
 )
 def test_classes_that_are_refused(shop: dict[str, type[Any]], names: list[str], said: str) -> None:
-    schemas = {str(n) if len(names) > 1 else "": shop.get(name, object) for n, name in enumerate(names)}
+    schemas = {
+        str(n) if len(names) > 1 else "": shop.get(name, object) for n, name in enumerate(names)
+    }
     with pytest.raises(SchemaError) as raised:
         ProtobufReader(schemas, indexed=False)
     assert str(raised.value).startswith(said)

@@ -44,7 +44,11 @@ class Loaded:
 def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     steps: list[int] = []
     with NatsServer() as server:
-        yield Loaded(server, publish(spark, server.url, FLIGHTS, tmp_path_factory.mktemp("load"), steps.append), steps)
+        yield Loaded(
+            server,
+            publish(spark, server.url, FLIGHTS, tmp_path_factory.mktemp("load"), steps.append),
+            steps,
+        )
 
 
 def test_every_flight_is_stored_once_and_in_order(loaded: Loaded) -> None:
@@ -58,15 +62,22 @@ def test_every_flight_is_stored_once_and_in_order(loaded: Loaded) -> None:
         assert message.subject == f"flights.{flight['origin']}.{flight['dest']}"
         decoded = json.loads(message.data)
         assert (decoded["carrier"], decoded["hour"]) == (flight["carrier"], flight["hour"])
-        assert decoded["dep_delay"] == (None if pd.isna(flight["dep_delay"]) else flight["dep_delay"])
+        assert decoded["dep_delay"] == (
+            None if pd.isna(flight["dep_delay"]) else flight["dep_delay"]
+        )
     assert json.loads(samples[1].data)["dep_delay"] is None
 
 
 @pytest.mark.full
-def test_a_message_that_the_server_refuses_fails_the_load(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_message_that_the_server_refuses_fails_the_load(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with (
         NatsServer(config="jetstream { max_file_store: 40KB }") as server,
-        pytest.raises(DemoFailed, match=r"flights could not be stored: .*RowRefused: .* insufficient resources"),
+        pytest.raises(
+            DemoFailed,
+            match=r"flights could not be stored: .*RowRefused: .* insufficient resources",
+        ),
     ):
         publish(spark, server.url, FLIGHTS.head(300), tmp_path, lambda _: None)
 
@@ -79,18 +90,34 @@ def delays(sums: dict[tuple[str, int], tuple[float, ...]]) -> pd.DataFrame:
 
 def test_sums_leave_out_cancelled_flights() -> None:
     columns = ["carrier", "hour", "dep_delay", "arr_delay"]
-    rows = [("AA", 5, 2.0, None), ("AA", 5, None, None), ("AA", 6, -3.0, 4.0), ("UA", 5, None, None)]
+    rows = [
+        ("AA", 5, 2.0, None),
+        ("AA", 5, None, None),
+        ("AA", 6, -3.0, 4.0),
+        ("UA", 5, None, None),
+    ]
     sums = figures.delays_by_pandas(pd.DataFrame(rows, columns=columns))
-    expected = {("AA", 5): (2, 1, 2.0, 0, 0.0), ("AA", 6): (1, 1, -3.0, 1, 4.0), ("UA", 5): (1, 0, 0.0, 0, 0.0)}
+    expected = {
+        ("AA", 5): (2, 1, 2.0, 0, 0.0),
+        ("AA", 6): (1, 1, -3.0, 1, 4.0),
+        ("UA", 5): (1, 0, 0.0, 0, 0.0),
+    }
     assert sums.apply(tuple, axis=1).to_dict() == expected
 
 
 def test_a_difference_is_a_sentence_and_equal_sums_are_none() -> None:
     one, other = (2, 1, 2.0, 0, 0.0), (2, 1, 3.0, 0, 0.0)
-    spark, pandas = delays({("AA", 5): one, ("AA", 6): one}), delays({("AA", 5): other, ("UA", 5): one})
+    spark, pandas = (
+        delays({("AA", 5): one, ("AA", 6): one}),
+        delays({("AA", 5): other, ("UA", 5): one}),
+    )
     assert figures.differences(spark, spark, figures.DELAYS) == []
     actual = figures.differences(spark, pandas, figures.DELAYS)
-    assert [sentence.partition(":")[0] for sentence in actual] == ["AA at 5h", "AA at 6h", "UA at 5h"]
+    assert [sentence.partition(":")[0] for sentence in actual] == [
+        "AA at 5h",
+        "AA at 6h",
+        "UA at 5h",
+    ]
     text = "2 flights, 1 departed {} minutes late, 0 arrived 0 minutes late"
     assert actual[0] == f"AA at 5h: Spark has {text.format(2)}; pandas has {text.format(3)}."
     assert actual[1].endswith("; pandas has nothing.")
@@ -99,7 +126,11 @@ def test_a_difference_is_a_sentence_and_equal_sums_are_none() -> None:
 def test_only_late_flights_count_for_the_way_back() -> None:
     columns = ["carrier", "origin", "dep_delay", "arr_delay"]
     rows = [
-        *(("AA", "JFK", 2.0, figures.LATE), ("AA", "JFK", 30.0, 20.0), ("AA", "JFK", 90.0, figures.LATE - 1)),
+        *(
+            ("AA", "JFK", 2.0, figures.LATE),
+            ("AA", "JFK", 30.0, 20.0),
+            ("AA", "JFK", 90.0, figures.LATE - 1),
+        ),
         *(("UA", "JFK", None, None), ("UA", "EWR", 20.0, 25.0)),
     ]
     assert figures.late_by_pandas(pd.DataFrame(rows, columns=columns)).to_dict("index") == {
@@ -113,7 +144,9 @@ def tamper(admin: JetStreamAdmin, url: str) -> None:
     first = admin.messages.get(COPIES, 1)
     with Publisher(url) as publisher:
         # With its id the server would take it for a duplicate.
-        headers = [(name, values[0]) for name, values in first.headers.items() if name != "Nats-Msg-Id"]
+        headers = [
+            (name, values[0]) for name, values in first.headers.items() if name != "Nats-Msg-Id"
+        ]
         publisher.publish([Message(first.subject, first.data, headers)])
     admin.messages.delete(COPIES, admin.streams.load(COPIES).state.last_seq - 1)
 
@@ -155,7 +188,9 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
     assert tampered.late["flights"].sum() == back.late["flights"].sum() - 1
 
 
-def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     flights = read_flights()
     batches = figures.Batches([300_000, 36_776], [3.0, 1.0], "2026-02-03T08:14:24.984Z")
     late = figures.late_by_pandas(flights)
@@ -163,9 +198,18 @@ def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.Ca
     console = Console(width=80)
     load, sums = figures.Load(336_776, 104_000_000, 2.0), figures.delays_by_pandas(flights)
     figures.report(console, load, sums, batches, airline_names())
-    figures.report_back(console, batches, figures.Stored(late, dict.fromkeys(late.index, example), 2.0))
+    figures.report_back(
+        console, batches, figures.Stored(late, dict.fromkeys(late.index, example), 2.0)
+    )
     printed = capsys.readouterr().out
-    texts = ["United Air Lines", "58,665", "21-24", "AirTran Airways ", "84,194 rows/s", "2026-02-03T08:14:24.984Z."]
+    texts = [
+        "United Air Lines",
+        "58,665",
+        "21-24",
+        "AirTran Airways ",
+        "84,194 rows/s",
+        "2026-02-03T08:14:24.984Z.",
+    ]
     texts += ["delays.EWR.EV", example, "stored 80,100", "20,025 rows/s"]
     assert [text for text in texts if text not in printed] == []
     assert "…" not in printed
@@ -190,7 +234,9 @@ def test_results_that_differ_end_with_1_and_say_so(
     monkeypatch.setattr(run, "publish", lambda *_: figures.Load(500, 1, 1.0))
     monkeypatch.setattr(run, "run_query", lambda *_: (sums, batches))
     monkeypatch.setattr(run, "write_late", lambda *_: batches)
-    monkeypatch.setattr(run, "read_back", lambda *_: figures.Stored(late, dict.fromkeys(late.index, "{}"), 1.0))
+    monkeypatch.setattr(
+        run, "read_back", lambda *_: figures.Stored(late, dict.fromkeys(late.index, "{}"), 1.0)
+    )
     picture = tmp_path / "demo.svg"
     status = run.run(500, as_json=True, picture=picture)
     printed = capsys.readouterr()
@@ -252,14 +298,18 @@ def build(monkeypatch: pytest.MonkeyPatch, session: Session, start: Callable[[],
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # as Spark puts a handler of its own there
         return session
 
-    builder: Any = SimpleNamespace(appName=lambda _: builder, master=lambda _: builder, config=lambda *_: builder)
+    builder: Any = SimpleNamespace(
+        appName=lambda _: builder, master=lambda _: builder, config=lambda *_: builder
+    )
     builder.getOrCreate = create
     monkeypatch.setattr(queries, "SparkSession", SimpleNamespace(builder=builder))
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
 
 
-def test_ctrl_c_waits_until_spark_has_started_and_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_waits_until_spark_has_started_and_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     session, used = Session(), []
     build(monkeypatch, session, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt), queries.spark_session(tmp_path):
@@ -289,14 +339,21 @@ def test_ctrl_c_while_spark_works_ends_it_without_a_line_of_py4j(
     assert "later" in caplog.text
 
 
-def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(*_: object) -> figures.Load:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "spark_session", lambda _: contextlib.nullcontext(SimpleNamespace(version="0")))
+    monkeypatch.setattr(
+        run, "spark_session", lambda _: contextlib.nullcontext(SimpleNamespace(version="0"))
+    )
     monkeypatch.setattr(run, "publish", interrupted)
     ran = run_command("demo", "--messages", 10)
-    assert (ran.code, ran.err) == (130, "spark-jetstream: interrupted; Spark and the server have ended\n")
+    assert (ran.code, ran.err) == (
+        130,
+        "spark-jetstream: interrupted; Spark and the server have ended\n",
+    )
     assert "\n" not in ran.out.strip()  # the bar
 
 

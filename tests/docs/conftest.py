@@ -24,7 +24,10 @@ class Recipe(NamedTuple):
 
 @pytest.fixture
 def run_recipe(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_connection_left: None
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    no_connection_left: None,
 ) -> Iterator[Callable[[str], Recipe]]:
     """Return a function that runs the Python blocks of `docs/cookbook/NAME.md` in order, in one namespace.
 
@@ -48,7 +51,9 @@ def run_recipe(
             for shown in blocks(page, "text"):
                 assert shown.text.strip()
                 start = output.find(shown.text, position)
-                assert start >= 0, f"{page.name}, line {shown.line}: not printed:\n{shown.text}\nbut\n{output}"
+                assert start >= 0, (
+                    f"{page.name}, line {shown.line}: not printed:\n{shown.text}\nbut\n{output}"
+                )
                 position = start + len(shown.text)
             return Recipe(names, output, server.url)
 

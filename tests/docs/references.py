@@ -147,7 +147,10 @@ def command_pages() -> dict[str, str]:
 def _group_page(group: str, text: str, commands: list[tuple[tuple[str, ...], Any]]) -> str:
     """Return the page of a group. Options that several of its commands share have a section of their own."""
     title = "General commands" if group == _NO_GROUP else f"spark-jetstream {group}"
-    parts = [f"# {title}\n\n{_MADE}\n\n{text}\n", f"All take the [{_EVERY}](index.md#{_anchor(_EVERY)}) too.\n"]
+    parts = [
+        f"# {title}\n\n{_MADE}\n\n{text}\n",
+        f"All take the [{_EVERY}](index.md#{_anchor(_EVERY)}) too.\n",
+    ]
     shared: dict[str, str] = {}
     for _, command in commands:
         shared = {**_options(command, _configures), **shared}  # the first command shows defaults
@@ -156,12 +159,16 @@ def _group_page(group: str, text: str, commands: list[tuple[tuple[str, ...], Any
         parts.append(
             f"\n## {' '.join(path)}\n\n{help_text}\n\n```\nspark-jetstream {' '.join(path)} {usage(command)}\n```\n"
         )
-        own = _options(command, lambda parameter: parameter.name not in _SHARED and not _configures(parameter))
+        own = _options(
+            command, lambda parameter: parameter.name not in _SHARED and not _configures(parameter)
+        )
         parts.append(f"\n{_table(own)}" if own else "")
         if fields := _options(command, _configures):
             heading = f"options of {_CONFIGURATIONS[group]}"
             absent = ", ".join(f"`{names}`" for names in shared if names not in fields)
-            parts.append(f"\nAlso the [{heading}](#{_anchor(heading)}){f', except {absent}' if absent else ''}.\n")
+            parts.append(
+                f"\nAlso the [{heading}](#{_anchor(heading)}){f', except {absent}' if absent else ''}.\n"
+            )
         example = (command.epilog or "").removeprefix("Example: ")
         parts.append(f"\nExample: `{example}`\n")
     parts.append(f"\n## Options of {_CONFIGURATIONS[group]}\n\n{_table(shared)}" if shared else "")
@@ -191,7 +198,10 @@ def _options(command: Any, wanted: Callable[[Any], bool]) -> dict[str, str]:
         if parameter.param_type_name == "argument":
             names, text = argument(parameter), parameter.help or ""
         else:
-            names, text = "`, `".join([*parameter.opts, *parameter.secondary_opts]), option_help(parameter)
+            names, text = (
+                "`, `".join([*parameter.opts, *parameter.secondary_opts]),
+                option_help(parameter),
+            )
         rows[names] = text.replace("|", "\\|")
     return rows
 
@@ -201,7 +211,9 @@ def _anchor(heading: str) -> str:
 
 
 def _table(rows: Mapping[str, str], form: str = "`{}`") -> str:
-    return "| | |\n|---|---|\n" + "".join(f"| {form.format(names)} | {text} |\n" for names, text in rows.items())
+    return "| | |\n|---|---|\n" + "".join(
+        f"| {form.format(names)} | {text} |\n" for names, text in rows.items()
+    )
 
 
 def pages() -> dict[Path, str]:

@@ -28,9 +28,13 @@ def messages(recipe: Recipe, stream: str) -> list[StoredMessage]:
 
 def test_every_recipe_is_in_the_list() -> None:
     folder = ROOT / "docs" / "cookbook"
-    listed = re.findall(r"^- \[(.+?)\]\((\S+)\): ", (folder / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"^- \[(.+?)\]\((\S+)\): ", (folder / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert all(name == target for name, target in listed)
-    assert {path.name for path in folder.glob("*.md")} - {"index.md"} <= {name for name, _ in listed}
+    assert {path.name for path in folder.glob("*.md")} - {"index.md"} <= {
+        name for name, _ in listed
+    }
 
 
 @pytest.mark.full
@@ -44,7 +48,9 @@ def test_json_that_does_not_parse_goes_to_its_own_stream(run_recipe: RunRecipe) 
 @pytest.mark.parametrize(("name", "stream"), [("protobuf", "LEASES"), ("compression", "CRATES")])
 def test_payloads_are_decoded_in_workers(name: str, stream: str, run_recipe: RunRecipe) -> None:
     recipe = run_recipe(name)
-    assert len(messages(recipe, stream)) == recipe.output.count("\n|") - 1  # a row for each, below the names
+    assert (
+        len(messages(recipe, stream)) == recipe.output.count("\n|") - 1
+    )  # a row for each, below the names
 
 
 @pytest.mark.full
@@ -54,12 +60,16 @@ def test_avro_records_and_a_schema_registry(run_recipe: RunRecipe, tmp_path: Pat
     versions = tmp_path / "subjects" / "orders-value" / "versions"
     versions.mkdir(parents=True)
     for number, (schema_id, schema) in enumerate(recipe.names["SCHEMAS"].items(), 1):
-        (versions / f"{number}").write_text(json.dumps({"id": schema_id, "schema": json.dumps(schema)}))
+        (versions / f"{number}").write_text(
+            json.dumps({"id": schema_id, "schema": json.dumps(schema)})
+        )
     (versions / "index.html").write_text("[1, 2]")
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as registry:
         threading.Thread(target=registry.serve_forever, daemon=True).start()
-        found = recipe.names["registered"](f"http://127.0.0.1:{registry.server_port}", "orders-value")
+        found = recipe.names["registered"](
+            f"http://127.0.0.1:{registry.server_port}", "orders-value"
+        )
         registry.shutdown()
     assert {name: json.loads(schema) for name, schema in found.items()} == recipe.names["SCHEMAS"]
 
@@ -112,7 +122,9 @@ def test_iceberg_holds_each_message_once(run_recipe: RunRecipe) -> None:
 @pytest.mark.full
 def test_a_row_names_its_subjects(run_recipe: RunRecipe) -> None:
     recipe = run_recipe("fan-out")
-    stored = [message.subject for stream in ("DEALS", "ALERTS") for message in messages(recipe, stream)]
+    stored = [
+        message.subject for stream in ("DEALS", "ALERTS") for message in messages(recipe, stream)
+    ]
     assert len(stored) == len(set(stored)) == 8
 
 
@@ -130,8 +142,12 @@ def test_dead_letters_are_repaired(run_recipe: RunRecipe) -> None:
 @pytest.mark.full
 def test_rows_have_the_span_of_the_attempt_that_stored_them(run_recipe: RunRecipe) -> None:
     recipe = run_recipe("traces")
-    first, second = (span.get_span_context() for span in recipe.names["exporter"].get_finished_spans())
+    first, second = (
+        span.get_span_context() for span in recipe.names["exporter"].get_finished_spans()
+    )
     assert first.span_id != second.span_id
     parent = f"00-{first.trace_id:032x}-{first.span_id:016x}-{int(first.trace_flags):02x}"
-    stored = [(message.data, message.headers["traceparent"]) for message in messages(recipe, "PACKED")]
+    stored = [
+        (message.data, message.headers["traceparent"]) for message in messages(recipe, "PACKED")
+    ]
     assert sorted(stored) == [(number, [parent]) for number in (b"1", b"2", b"3")]

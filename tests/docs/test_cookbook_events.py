@@ -38,7 +38,10 @@ def uncommit(checkpoint: Path) -> Path:
 
     Returns the file that is there again when the micro-batch was run again.
     """
-    last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+    last = max(
+        (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()),
+        key=lambda p: int(p.name),
+    )
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     return last
@@ -47,7 +50,10 @@ def uncommit(checkpoint: Path) -> Path:
 @pytest.mark.full
 def test_windows(spark: SparkSession, run_recipe: RunRecipe) -> None:
     recipe = run_recipe("windows")
-    stored = [json.loads(row.data) for row in batch(spark, recipe.url, "MINUTES").orderBy("sequence").collect()]
+    stored = [
+        json.loads(row.data)
+        for row in batch(spark, recipe.url, "MINUTES").orderBy("sequence").collect()
+    ]
     assert sorted((row["readings"], row["celsius"]) for row in stored) == [(1, 30.0), (2, 21.0)]
     progress = recipe.names["query"].recentProgress
     assert progress[-1]["eventTime"]["watermark"] == "2026-03-01T12:02:50.000Z"
@@ -110,7 +116,10 @@ def test_change_data(run_recipe: RunRecipe, tmp_path: Path) -> None:
 def test_replay(spark: SparkSession, run_recipe: RunRecipe) -> None:
     recipe = run_recipe("replay")
     rows = batch(spark, recipe.url, "CORRECTED").orderBy("sequence").collect()
-    assert [(row.sequence, row.subject, json.loads(row.data), row.headers["Replayed-From"]) for row in rows] == [
+    assert [
+        (row.sequence, row.subject, json.loads(row.data), row.headers["Replayed-From"])
+        for row in rows
+    ] == [
         (1, "corrected.scans.tea", {"pieces": 3, "price": 4.0}, ["SCANS/3"]),
         (2, "corrected.scans.milk", {"pieces": 1, "price": 1.5}, ["SCANS/4"]),
     ]

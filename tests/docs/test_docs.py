@@ -67,9 +67,13 @@ def shop() -> Iterator[NatsServer]:
         Stream(server.url, "TOTALS", publisher)
         Stream(server.url, "EVENTS", publisher, retention="interest")
         Stream(server.url, "JOBS", publisher, retention="workqueue", allow_direct=True)
-        Stream(server.url, "PRICES", publisher, max_msgs_per_subject=1).fill_in_turn(40, ["tea", "milk", "bread"])
+        Stream(server.url, "PRICES", publisher, max_msgs_per_subject=1).fill_in_turn(
+            40, ["tea", "milk", "bread"]
+        )
         Stream(server.url, "KV_prices", publisher, **{**CONFIG, "subjects": ["$KV.prices.>"]})
-        Stream(server.url, "ORDERS_MIRROR", publisher, subjects=[], mirror={"name": "ORDERS"}).wait_for(MESSAGES)
+        Stream(
+            server.url, "ORDERS_MIRROR", publisher, subjects=[], mirror={"name": "ORDERS"}
+        ).wait_for(MESSAGES)
         yield server
 
 
@@ -85,7 +89,9 @@ def run_sql(spark: SparkSession, statement: str) -> None:
 
 
 @pytest.fixture
-def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+def run_page(
+    spark: SparkSession, shop: NatsServer, tmp_path: Path
+) -> Iterator[Callable[..., dict[str, Any]]]:
     """Return a function that runs the Python and SQL blocks of a page and returns the names that they define.
 
     It replaces the texts that it is given, too.
@@ -93,17 +99,27 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
     context = tmp_path / "production.json"
     context.write_text(json.dumps({"url": shop.url}))
     credentials = Operator().credentials(user())
-    replaced = {DEFAULT_URL: shop.url, FOLDER: str(tmp_path), CONTEXT: json.dumps(str(context)), PORT: "port=0"}
+    replaced = {
+        DEFAULT_URL: shop.url,
+        FOLDER: str(tmp_path),
+        CONTEXT: json.dumps(str(context)),
+        PORT: "port=0",
+    }
 
     def secret(scope: str, key: str) -> str:
         assert (scope, key) == ("nats", "creds")
         return credentials
 
     def run(name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
-        python_blocks, sql_blocks = (blocks(ROOT / name, language) for language in ("python", "sql"))
+        python_blocks, sql_blocks = (
+            blocks(ROOT / name, language) for language in ("python", "sql")
+        )
         assert python_blocks
         texts = {**replaced, **(more or {})}
-        names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(secrets=SimpleNamespace(get=secret))}
+        names: dict[str, Any] = {
+            "spark": spark,
+            "dbutils": SimpleNamespace(secrets=SimpleNamespace(get=secret)),
+        }
         for block in sorted([*python_blocks, *sql_blocks], key=lambda block: block.line):
             if block in sql_blocks:
                 run_sql(spark, block.replaced(texts))
@@ -132,7 +148,11 @@ def test_the_first_ten_minutes_of_the_readme_and_the_day_after(tmp_path: Path) -
     environment = {**os.environ, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     lines = [line for block in blocks(readme, "sh") for line in block.text.splitlines()]
-    (server,) = [line.removeprefix("spark-jetstream server") for line in lines if "spark-jetstream server" in line]
+    (server,) = [
+        line.removeprefix("spark-jetstream server")
+        for line in lines
+        if "spark-jetstream server" in line
+    ]
     commands = [line for line in lines if re.match("spark-jetstream (stream|pub) ", line)]
     # The third block uses the session of the first.
     reading, writing, payloads = (block.text for block in blocks(readme, "python"))
@@ -142,14 +162,18 @@ def test_the_first_ten_minutes_of_the_readme_and_the_day_after(tmp_path: Path) -
     def run(url: str, *names: str) -> None:
         for name in names:
             assert scripts[name].startswith(f"# {name}\n")
-            (tmp_path / name).write_text(scripts[name].replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path)))
+            (tmp_path / name).write_text(
+                scripts[name].replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path))
+            )
             output[name] = run_python(tmp_path / name, cwd=tmp_path, env=environment)
 
     with serving(*server.replace(FOLDER, str(tmp_path)).split()) as served:
         url = served.ready["url"]
         named = {**environment, "NATS_URL": url}  # which a job never uses
         printed = [
-            subprocess.run(["bash", "-c", line], env=named, stdout=subprocess.PIPE, text=True, check=True).stdout
+            subprocess.run(
+                ["bash", "-c", line], env=named, stdout=subprocess.PIPE, text=True, check=True
+            ).stdout
             for line in commands
         ]
         assert len(commands) == 4
@@ -159,8 +183,12 @@ def test_the_first_ten_minutes_of_the_readme_and_the_day_after(tmp_path: Path) -
         served.end(signal.SIGINT)
     row = re.compile(r'\|(\d+) .*\|\{"id": (\d+), "amount": 12\.5\} *\|')
     bodies = {name: row.findall(text) for name, text in output.items()}
-    assert bodies["read_orders.py"] == [(str(number), str(number)) for number in (1, 2, 3, 4, 5, 101, 102, 103)]
-    assert bodies["write_picked.py"] == [(str(number), str(number * 100)) for number in range(1, 11)]
+    assert bodies["read_orders.py"] == [
+        (str(number), str(number)) for number in (1, 2, 3, 4, 5, 101, 102, 103)
+    ]
+    assert bodies["write_picked.py"] == [
+        (str(number), str(number * 100)) for number in range(1, 11)
+    ]
     with serving(*server.replace(FOLDER, str(tmp_path)).split()) as served:
         run(served.ready["url"], "read_orders.py")  # from its checkpoint
     assert row.findall(output["read_orders.py"]) == bodies["read_orders.py"]
@@ -172,35 +200,54 @@ def test_examples_of_the_writing_guide(
 ) -> None:
     run_page("docs/writing.md")
     stored = {row.subject: row for row in batch(spark, shop.url, "TOTALS").collect()}
-    sums = {subject: json.loads(row.data)["amount"] for subject, row in stored.items() if ".orders." in subject}
-    assert sums == {f"totals.orders.{place}": MESSAGES / 5 * 12.5 for place in ("eu.fr", "us.ny", "eu.it")} | {
-        "totals.orders.eu.de": MESSAGES / 5 * 2 * 12.5
+    sums = {
+        subject: json.loads(row.data)["amount"]
+        for subject, row in stored.items()
+        if ".orders." in subject
     }
+    assert sums == {
+        f"totals.orders.{place}": MESSAGES / 5 * 12.5 for place in ("eu.fr", "us.ny", "eu.it")
+    } | {"totals.orders.eu.de": MESSAGES / 5 * 2 * 12.5}
     assert bytes(stored["totals.checked"].data) == b"yes"
     assert bytes(stored["totals.good"].data) == b"1"
     assert stored["totals.dead"].headers["Dead-Letter-Subject"] == ["totals..bad"]
     assert bytes(stored["totals.2026-02-03"].data) == b"17"
     reminders = batch(spark, shop.url, "REMINDERS", subjects="reminders.waiting.*").collect()
-    assert {row.subject for row in reminders} == {f"reminders.waiting.{number}" for number in range(1, MESSAGES + 1)}
+    assert {row.subject for row in reminders} == {
+        f"reminders.waiting.{number}" for number in range(1, MESSAGES + 1)
+    }
     (order,) = batch(spark, shop.url, "ORDERS").where("sequence = 17").collect()
     (reminder,) = [row for row in reminders if row.data == order.data]
-    due = (order.timestamp.astimezone(timezone.utc) + timedelta(days=1)).strftime("@at %Y-%m-%dT%H:%M:%S.%fZ")
+    due = (order.timestamp.astimezone(timezone.utc) + timedelta(days=1)).strftime(
+        "@at %Y-%m-%dT%H:%M:%S.%fZ"
+    )
     assert reminder.headers["Nats-Schedule"] == [due]
     with Publisher(shop.url) as publisher:
         beat = {"subjects_filter": "reminders.beat"}
-        wait_until(lambda: publisher.api("STREAM.INFO.REMINDERS", beat)["state"].get("subjects"), "a heartbeat")
+        wait_until(
+            lambda: publisher.api("STREAM.INFO.REMINDERS", beat)["state"].get("subjects"),
+            "a heartbeat",
+        )
     newest = batch(spark, shop.url, "NEWEST").collect()
     assert {row.subject: json.loads(row.data)["amount"] for row in newest} == {
         f"newest.{subject}": amount for subject, amount in sums.items()
     }
     assert table_of(shop.url, "prices") == {"fruit.apple": b"1.30", "fruit.plum": b"2.10"}
     paid = {
-        row.data.decode(): (row.headers or {}).get("Atomic-Group") for row in batch(spark, shop.url, "PAID").collect()
+        row.data.decode(): (row.headers or {}).get("Atomic-Group")
+        for row in batch(spark, shop.url, "PAID").collect()
     }
     both, last = ["order-17"], ["order-18"]
-    assert paid == {"order 17": both, "order 17: 2 lamps": both, "order 18": last, "two orders": None}
+    assert paid == {
+        "order 17": both,
+        "order 17: 2 lamps": both,
+        "order 18": last,
+        "two orders": None,
+    }
     run_page("docs/writing.md")
-    assert batch(spark, shop.url, "TOTALS", subjects="totals.2026-02-03").count() == 1  # the write with a writeId
+    assert (
+        batch(spark, shop.url, "TOTALS", subjects="totals.2026-02-03").count() == 1
+    )  # the write with a writeId
 
 
 @pytest.mark.full
@@ -233,7 +280,10 @@ def test_examples_of_the_sql_page(
             spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.name}")
     output = capsys.readouterr().out
     for view in ("orders", "orders_mirror"):
-        assert f"Attached(view='{view}', kind='stream', name='{view.upper()}', payload=('amount', 'id'))\n" in output
+        assert (
+            f"Attached(view='{view}', kind='stream', name='{view.upper()}', payload=('amount', 'id'))\n"
+            in output
+        )
     assert "struct<amount:double,id:bigint>\n" in output
     assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 / 5 * 12.5}\|", output)  # attached
     assert re.search(rf"\|\s*{MESSAGES * 2 // 5}\|\n", output)  # in the view of one subject
@@ -248,7 +298,10 @@ def test_examples_of_the_sql_page(
 
 @pytest.mark.full
 def test_examples_of_the_monitoring_page(
-    spark: SparkSession, shop: NatsServer, run_page: Callable[..., dict[str, Any]], caplog: pytest.LogCaptureFixture
+    spark: SparkSession,
+    shop: NatsServer,
+    run_page: Callable[..., dict[str, Any]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("WARNING", "spark_jetstream.monitoring")  # the page changes it
     with collecting() as collector:
@@ -297,18 +350,33 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     # A process without this project's configuration.
     pytest_here = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path)
     environment = {**os.environ, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"}
-    assert re.search(r"^2 passed", run_python(*pytest_here, cwd=tmp_path, env=environment), re.MULTILINE)
+    assert re.search(
+        r"^2 passed", run_python(*pytest_here, cwd=tmp_path, env=environment), re.MULTILINE
+    )
 
 
 def test_each_page_with_sql_blocks_is_run() -> None:
-    assert [page.name for page in PAGES if blocks(page, "sql")] == ["sql.md"]  # test_examples_of_the_sql_page
+    assert [page.name for page in PAGES if blocks(page, "sql")] == [
+        "sql.md"
+    ]  # test_examples_of_the_sql_page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_blocks_parse(page: Path) -> None:
     marks = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     # Any other mark would hide a block from the tests of examples.
-    assert set(marks[::2]) <= {"", "python", "sh", "text", "conf", "json", "yaml", "sql", "dockerfile", "proto"}
+    assert set(marks[::2]) <= {
+        "",
+        "python",
+        "sh",
+        "text",
+        "conf",
+        "json",
+        "yaml",
+        "sql",
+        "dockerfile",
+        "proto",
+    }
     assert set(marks[1::2]) <= {""}
     assert len(marks) % 2 == 0
     # What the column of the site shows without scrolling.
@@ -332,11 +400,15 @@ def slug(heading: str) -> str:
 
 
 def without_code(page: Path) -> str:
-    return re.sub(r"^( *)```.*?^\1```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(
+        r"^( *)```.*?^\1```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
 
 
 def anchors(page: Path) -> set[str]:
-    return {slug(heading) for heading in re.findall(r"^#{1,6} (.+)$", without_code(page), re.MULTILINE)}
+    return {
+        slug(heading) for heading in re.findall(r"^#{1,6} (.+)$", without_code(page), re.MULTILINE)
+    }
 
 
 def links(page: Path) -> list[str]:
@@ -378,7 +450,9 @@ def test_every_page_is_reached_from_the_readme() -> None:
     pending = [ROOT / "README.md"]
     while pending:
         page = pending.pop()
-        targets = {target for target, _ in filter(None, (place(page, link) for link in links(page)))}
+        targets = {
+            target for target, _ in filter(None, (place(page, link) for link in links(page)))
+        }
         new = {target for target in targets - reached if target.suffix == ".md" and target.exists()}
         reached |= new
         pending += new
@@ -390,7 +464,10 @@ def test_the_addresses_of_the_project_are_those_of_pyproject() -> None:
     pattern = r"https://(?:github\.com/[\w-]+|[\w-]+\.github\.io)/spark-jetstream\b"
     own = {URLS["Source"], URLS["Documentation"].rstrip("/")}
     assert all(url.startswith(tuple(own)) for url in URLS.values())
-    files = [*PAGES, *(path for path in ROOT.glob("*.*") if path.suffix in {".toml", ".yml", ".yaml"})]
+    files = [
+        *PAGES,
+        *(path for path in ROOT.glob("*.*") if path.suffix in {".toml", ".yml", ".yaml"}),
+    ]
     files += [path for path in ROOT.glob(".github/**/*") if path.is_file()]
     for path in files:
         assert set(re.findall(pattern, path.read_text(encoding="utf-8"))) <= own, path
@@ -426,13 +503,17 @@ def test_the_tree_of_the_architecture_page_has_every_module() -> None:
     assert listed == modules - inner | {"pyspark_jetstream.py"}
     named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", page))
     assert {
-        path for path in named if not any((root / path).exists() for root in (ROOT, ROOT / "spark_jetstream"))
+        path
+        for path in named
+        if not any((root / path).exists() for root in (ROOT, ROOT / "spark_jetstream"))
     } == set()
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/reading.md"])
 def test_the_columns_are_those_of_the_schema(name: str) -> None:
-    table = re.search(r"^\| column \| type \|.*\n\|[-|]+\n((?:\|.*\n)+)", (ROOT / name).read_text(), re.MULTILINE)
+    table = re.search(
+        r"^\| column \| type \|.*\n\|[-|]+\n((?:\|.*\n)+)", (ROOT / name).read_text(), re.MULTILINE
+    )
     assert table is not None
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table[1], re.MULTILINE)
     assert [(column, kind.strip("`").replace(" ", "")) for column, kind in rows] == [
@@ -441,10 +522,16 @@ def test_the_columns_are_those_of_the_schema(name: str) -> None:
 
 
 def test_the_tasks_of_the_page_on_tuning_are_what_the_planner_makes() -> None:
-    rows = re.findall(r"^\| ([\d,+ ]+) \| (\d+) \| (\d+) \|$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([\d,+ ]+) \| (\d+) \| (\d+) \|$",
+        (ROOT / "docs" / "tuning.md").read_text(),
+        re.MULTILINE,
+    )
     assert len(rows) == 7
     for messages, least, tasks in rows:
-        counts = {str(at): int(count.replace(",", "")) for at, count in enumerate(messages.split(" + "))}
+        counts = {
+            str(at): int(count.replace(",", "")) for at, count in enumerate(messages.split(" + "))
+        }
         made, _ = shares(counts, max_messages=50_000, min_partitions=int(least))
         assert sum(made.values()) == int(tasks)
 
@@ -460,8 +547,23 @@ def test_the_errors_that_troubleshooting_quotes_are_those_of_the_package() -> No
     texts += list(vars(errors))
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", page, re.MULTILINE))
-    own = [text for name, text in sections.items() if not name.startswith(("Spark does not start", "No error"))]
-    cells = [cell for text in own for cell in re.findall(r"^\| (`.*?|errors of .*?) \| ", text, re.MULTILINE)]
+    own = [
+        text
+        for name, text in sections.items()
+        if not name.startswith(("Spark does not start", "No error"))
+    ]
+    cells = [
+        cell
+        for text in own
+        for cell in re.findall(r"^\| (`.*?|errors of .*?) \| ", text, re.MULTILINE)
+    ]
     assert len(cells) > 40
-    parts = {part.strip() for cell in cells for quote in re.findall("`(.*?)`", cell) for part in quote.split("…")}
-    assert {part for part in parts if len(part) > 3 and not any(part in text for text in texts)} == set()
+    parts = {
+        part.strip()
+        for cell in cells
+        for quote in re.findall("`(.*?)`", cell)
+        for part in quote.split("…")
+    }
+    assert {
+        part for part in parts if len(part) > 3 and not any(part in text for text in texts)
+    } == set()

@@ -45,10 +45,21 @@ def environment(folder: Path) -> dict[str, str]:
 
     With `SPARK_TESTING` a server of Spark Connect listens on a free port: tests that run side by side start one each.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
+    }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     java = {"JAVA_HOME": ensure_java(), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-    return {**kept, **java, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1", "TMPDIR": str(folder)}
+    return {
+        **kept,
+        **java,
+        "PATH": path,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_TESTING": "1",
+        "TMPDIR": str(folder),
+    }
 
 
 @pytest.mark.full
@@ -58,7 +69,12 @@ def test_the_script_copies_what_came_since_its_last_run(url: str, tmp_path: Path
         with JetStreamAdmin(servers=url) as admin:
             for _ in range(more):
                 admin.publish("orders.it", "{}")
-        run_python(EXAMPLES / "script" / "copy_orders.py", *arguments, cwd=tmp_path, env=environment(tmp_path))
+        run_python(
+            EXAMPLES / "script" / "copy_orders.py",
+            *arguments,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+        )
         sequences = pq.read_table(tmp_path / "orders", columns=["sequence"])["sequence"].to_pylist()
         assert sorted(sequences) == list(range(1, 21 + more))
 
@@ -83,12 +99,19 @@ def test_ctrl_c_ends_the_script_with_one_line(written: str, url: str, tmp_path: 
     ) as script:
         try:
             batch = tmp_path / "orders-checkpoint" / written / "0"
-            poll(lambda: batch.exists() or script.poll() is not None or None, 120, lambda: TimeoutError(str(batch)))
+            poll(
+                lambda: batch.exists() or script.poll() is not None or None,
+                120,
+                lambda: TimeoutError(str(batch)),
+            )
             os.killpg(script.pid, signal.SIGINT)
             out, err = script.communicate(timeout=120)
         finally:
             script.kill()
-    assert (script.returncode, out) == (0, "stopped; the next run continues after the last micro-batch\n")
+    assert (script.returncode, out) == (
+        0,
+        "stopped; the next run continues after the last micro-batch\n",
+    )
     assert not re.search(r"Traceback|Exception|Error", err), err
 
 
@@ -96,7 +119,9 @@ def test_ctrl_c_ends_the_script_with_one_line(written: str, url: str, tmp_path: 
 def test_the_client_reads_over_spark_connect(url: str, tmp_path: Path) -> None:
     client = EXAMPLES / "connect" / "read_orders.py"
     printed = run_python(client, "local[1]", url, "ORDERS", cwd=tmp_path, env=environment(tmp_path))
-    rows = [line.strip("|").split("|") for line in printed.splitlines() if line.startswith("|orders")]
+    rows = [
+        line.strip("|").split("|") for line in printed.splitlines() if line.startswith("|orders")
+    ]
     assert {subject.strip(): int(count) for subject, count in rows} == SUBJECTS
 
 
@@ -109,13 +134,22 @@ def test_the_pipeline_fills_its_table_and_its_sink_once(url: str, tmp_path: Path
     text = specification.read_text()
     assert DEFAULT_URL in text
     assert FOLDER in text
-    specification.write_text(text.replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path / "storage")))
+    specification.write_text(
+        text.replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path / "storage"))
+    )
     # As docs/pipelines.md says: Spark's default catalog forgets the tables, and the second run would fail.
     catalog = "spark.sql.catalogImplementation=hive"
-    command: list[str | Path] = [Path(sys.executable).with_name("spark-pipelines"), "run", "--conf", catalog]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("spark-pipelines"),
+        "run",
+        "--conf",
+        catalog,
+    ]
     variables = {**environment(tmp_path), "PYSPARK_PYTHON": sys.executable}
     for run in (1, 2):
-        ran = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            command, cwd=project, env=variables, capture_output=True, text=True, check=False
+        )
         assert ran.returncode == 0, ran.stdout + ran.stderr
         with JetStreamAdmin(servers=url) as admin:
             large = [json.loads(message.data) for message in admin.messages.read("LARGE")]
@@ -125,7 +159,9 @@ def test_the_pipeline_fills_its_table_and_its_sink_once(url: str, tmp_path: Path
     table = pq.read_table(project / "spark-warehouse" / "orders", columns=["sequence"])
     assert sorted(table["sequence"].to_pylist()) == list(range(1, 22))
     # What it leaves in the user's folder the page names, and git ignores.
-    left = {path.name for path in project.iterdir()} - {path.name for path in (EXAMPLES / "pipeline").iterdir()}
+    left = {path.name for path in project.iterdir()} - {
+        path.name for path in (EXAMPLES / "pipeline").iterdir()
+    }
     assert left == {"spark-warehouse", "metastore_db", "derby.log"}
     page, ignored = (EXAMPLES.parent / name for name in ("docs/pipelines.md", ".gitignore"))
     for name in left:

@@ -32,10 +32,14 @@ def cells_of(path: Path) -> list[build.Cell]:
 
 
 def test_the_jupyter_notebooks_are_made_from_the_sources_and_valid() -> None:
-    assert sorted(build.FOLDER.glob("*.ipynb")) == [path.with_suffix(".ipynb") for path in build.sources()]
+    assert sorted(build.FOLDER.glob("*.ipynb")) == [
+        path.with_suffix(".ipynb") for path in build.sources()
+    ]
     for path in build.sources():
         written = path.with_suffix(".ipynb").read_text(encoding="utf-8")
-        assert written == build.text_of(path.read_text(encoding="utf-8")), "run `python tools/site/build.py`"
+        assert written == build.text_of(path.read_text(encoding="utf-8")), (
+            "run `python tools/site/build.py`"
+        )
         nbformat.validate(json.loads(written))
 
 
@@ -49,7 +53,9 @@ def code_under(*headings: str) -> list[str]:
     for cell in cells_of(QUICKSTART):
         if cell.kind == "code":
             cells.setdefault("/".join(path), []).append(cell.text)
-        for marks, title in re.findall(r"^##(#*) (.+)$", cell.text if cell.kind == "markdown" else "", re.MULTILINE):
+        for marks, title in re.findall(
+            r"^##(#*) (.+)$", cell.text if cell.kind == "markdown" else "", re.MULTILINE
+        ):
             path = [*path[: len(marks)], title]
     return [text for heading in headings for text in cells[heading]]
 
@@ -74,7 +80,9 @@ def test_the_quickstart_runs_on_a_given_server_and_session(
     filled = {"NATS_URL": nats_server.url, "WORK_DIR": str(tmp_path)}
     widgets = SimpleNamespace(text=filled.setdefault, get=filled.__getitem__)
     names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(widgets=widgets)}
-    cells = code_under("1. Set-up", "2. Create a stream", "3. Read it/As a batch", "5. Write results back")
+    cells = code_under(
+        "1. Set-up", "2. Create a stream", "3. Read it/As a batch", "5. Write results back"
+    )
     run_cells(cells, names)
     assert names["server"] is None
     assert names["spark"] is spark
@@ -85,7 +93,9 @@ def test_the_quickstart_runs_on_a_given_server_and_session(
     assert "orders from Germany" in output
     created = {f"ORDERS_{names['run']}", f"RESULTS_{names['run']}"}
     assert set(publisher.api("STREAM.NAMES")["streams"]) - set(streams) == created
-    assert [path.name for path in tmp_path.iterdir()] == [f"spark-jetstream-quickstart-{names['run']}"]
+    assert [path.name for path in tmp_path.iterdir()] == [
+        f"spark-jetstream-quickstart-{names['run']}"
+    ]
     # The clean-up leaves nothing behind, and does not stop the given server and session.
     run_cells(code_under("6. Clean up"), names)
     assert publisher.api("STREAM.NAMES")["streams"] == streams

@@ -28,9 +28,15 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "direct_reader": need("read-direct", stream="ORDERS"),
     "finder": merged(need("read"), need("find-streams")),
     "letters_reader": need("dead-letters-read", stream="ORDERS"),
-    "query": merged(need("read", stream="EVENTS"), need("durable", stream="EVENTS", durable="spark")),
-    "old_query": merged(need("read", stream="EVENTS"), need("durable-old", stream="EVENTS", durable="spark")),
-    "worker": merged(need("read-direct", stream="JOBS"), need("durable-queue", stream="JOBS", durable="spark")),
+    "query": merged(
+        need("read", stream="EVENTS"), need("durable", stream="EVENTS", durable="spark")
+    ),
+    "old_query": merged(
+        need("read", stream="EVENTS"), need("durable-old", stream="EVENTS", durable="spark")
+    ),
+    "worker": merged(
+        need("read-direct", stream="JOBS"), need("durable-queue", stream="JOBS", durable="spark")
+    ),
     "prices_reader": need("kv-read", bucket="prices"),
     "prices_direct_reader": need("kv-read-direct", bucket="prices"),
     "prices_writer": need("kv-write", bucket="prices", dead_letter="totals.refused"),
@@ -73,7 +79,9 @@ def test_the_page_shows_what_the_tests_enforce() -> None:
 
 def test_the_page_says_what_happens_without_a_line() -> None:
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
-    missing = {line.without for lines in USERS.values() for line in lines if line.without not in text}
+    missing = {
+        line.without for lines in USERS.values() for line in lines if line.without not in text
+    }
     assert missing == set()
 
 
@@ -95,7 +103,9 @@ def shop() -> Iterator[NatsServer]:
 
 
 @pytest.mark.full
-def test_spark_reads_keeps_its_position_and_writes(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> None:
+def test_spark_reads_keeps_its_position_and_writes(
+    spark: SparkSession, shop: NatsServer, tmp_path: Path
+) -> None:
     given: dict[str, Any] = {"password": PAGE_PASSWORD, "inboxPrefix": "_INBOX_spark"}
     with Publisher(shop.url, user="admin", **{"pass": PAGE_PASSWORD}) as admin:
         events = Stream(shop.url, "EVENTS", admin, retention="interest")
@@ -109,5 +119,7 @@ def test_spark_reads_keeps_its_position_and_writes(spark: SparkSession, shop: Na
         where = {"servers": shop.url, "stream": "TOTALS", "user": "writer", **given}
         rows.write.format("jetstream").options(**where).mode("append").save()
         assert totals.state()["messages"] == 5
-        with pytest.raises(Exception, match=r"the account may not publish to \$JS.API.STREAM.INFO.EVENTS"):
+        with pytest.raises(
+            Exception, match=r"the account may not publish to \$JS.API.STREAM.INFO.EVENTS"
+        ):
             spark.read.format("jetstream").options(**{**where, "stream": "EVENTS"}).load().count()

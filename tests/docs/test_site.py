@@ -24,7 +24,9 @@ from tests.support.project import ROOT, URLS
 from tools.site import build, site_hook
 
 # `BaseLoader` reads the tags of MkDocs, such as !ENV, as texts.
-SITE: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+SITE: dict[str, Any] = yaml.load(
+    (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader
+)
 
 
 def targets(entries: list[Any]) -> Iterator[str]:
@@ -44,14 +46,30 @@ def test_the_navigation_has_every_page_once() -> None:
     assert {page for page in pages if not page.startswith(folders)} == {
         name for name in named if not name.startswith(own) and not name.endswith("/")
     }
-    assert [name for name in named if name.startswith(own) and not (ROOT / name.removeprefix(own)).is_file()] == []
+    assert [
+        name
+        for name in named
+        if name.startswith(own) and not (ROOT / name.removeprefix(own)).is_file()
+    ] == []
 
 
 def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     (tmp_path / "page").mkdir()
-    links = ["", "#there", "#gone", "../page/#there", "../", "../?q=a#top", "../#gone", "../other/", "https://a.b/#c"]
+    links = [
+        "",
+        "#there",
+        "#gone",
+        "../page/#there",
+        "../",
+        "../?q=a#top",
+        "../#gone",
+        "../other/",
+        "https://a.b/#c",
+    ]
     anchors = "".join(f'<a class=x href="{link}">' for link in links)
-    (tmp_path / "page" / "index.html").write_text(f'<h1 id="there">{anchors}<a href=../style.css><a href=../gone.css>')
+    (tmp_path / "page" / "index.html").write_text(
+        f'<h1 id="there">{anchors}<a href=../style.css><a href=../gone.css>'
+    )
     (tmp_path / "index.html").write_text('<h1 class="x" id=top><a href="/elsewhere/">')
     (tmp_path / "style.css").touch()
     dead = ["#gone", "../#gone", "../other/", "../gone.css"]
@@ -67,10 +85,15 @@ def test_readers_get_the_newest_release_and_may_choose_another_version(tmp_path:
         first = re.search('url=(.*?)/"', (tmp_path / "index.html").read_text())
         assert first
         assert (tmp_path / "404.html").read_text() == first[1]
-        return [entry["version"] for entry in json.loads((tmp_path / "versions.json").read_text())], first[1]
+        return [
+            entry["version"] for entry in json.loads((tmp_path / "versions.json").read_text())
+        ], first[1]
 
     assert joined("dev") == (["dev"], "dev")
-    assert joined("0.9.0", "0.10.0", "0.10.0rc1") == (["0.10.0", "0.10.0rc1", "0.9.0", "dev"], "0.10.0")
+    assert joined("0.9.0", "0.10.0", "0.10.0rc1") == (
+        ["0.10.0", "0.10.0rc1", "0.9.0", "dev"],
+        "0.10.0",
+    )
 
 
 @pytest.mark.full
@@ -81,11 +104,16 @@ def test_a_notebook_runs_again_only_if_spark_did_not_start(
     caplog.set_level("INFO")
     path = tmp_path / "orders.ipynb"
     for cell, message in (
-        ("SparkSession.builder.getOrCreate()", "Running orders.ipynb again: Spark did not start: OSError: no port"),
+        (
+            "SparkSession.builder.getOrCreate()",
+            "Running orders.ipynb again: Spark did not start: OSError: no port",
+        ),
         ("spark.read.load()", None),
     ):
         failing = f"import os\nif not os.path.exists('{cell}'):\n    os.mkdir('{cell}')\n    raise OSError('no port')"
-        path.write_text(build.text_of(f"{build.FIRST_LINE}{failing}\nprint('done')"), encoding="utf-8")
+        path.write_text(
+            build.text_of(f"{build.FIRST_LINE}{failing}\nprint('done')"), encoding="utf-8"
+        )
         caplog.clear()
         if message:
             assert site_hook.executed(path).cells[0].outputs[0].text == "done\n"
@@ -113,32 +141,47 @@ def test_a_site_is_replaced_by_a_complete_one_alone(succeeds: bool, tmp_path: Pa
 @pytest.mark.full
 def test_the_site_builds_and_describes_every_public_name(tmp_path: Path) -> None:
     environment = {**os.environ, "DOCS_EXECUTE": "false", "NO_MKDOCS_2_WARNING": "1"}
-    run_python("-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path, cwd=ROOT, env=environment)
+    run_python(
+        "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path, cwd=ROOT, env=environment
+    )
     assert (tmp_path / "notebooks" / "quickstart" / "index.html").is_file()
     inventory = (tmp_path / "objects.inv").read_bytes().split(b"\n", 4)[4]
     described = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
     for name in ("", ".admin", ".monitoring", ".testing", ".permissions"):
         module = importlib.import_module(f"spark_jetstream{name}")
-        public = {f"{module.__name__}.{name}" for name in module.__all__ if not name.startswith("__")}
+        public = {
+            f"{module.__name__}.{name}" for name in module.__all__ if not name.startswith("__")
+        }
         assert public <= described
     # The README is the only source of the first steps, and the first page leads there.
     first_steps = (tmp_path / "first-steps" / "index.html").read_text(encoding="utf-8")
     shown = unescape(re.sub("<[^>]*>", "", first_steps))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     start, end = (
-        readme.index(f"\n## {title}\n") for title in ("The first ten minutes", "Compared with other connectors")
+        readme.index(f"\n## {title}\n")
+        for title in ("The first ten minutes", "Compared with other connectors")
     )
-    code = [block.text for language in ("sh", "python") for block in blocks(ROOT / "README.md", language)]
+    code = [
+        block.text
+        for language in ("sh", "python")
+        for block in blocks(ROOT / "README.md", language)
+    ]
     code = [text for text in code if start < readme.index(text) < end]
     assert len(code) == 7
     assert [text for text in code if text not in shown] == []
-    assert set(re.findall("^##+ (.*)", readme[start:end], re.MULTILINE)) == set(re.findall("(.+)¶", shown)) - {
-        "Install and first steps"
-    }
-    assert 'href="first-steps/#the-first-ten-minutes"' in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert set(re.findall("^##+ (.*)", readme[start:end], re.MULTILINE)) == set(
+        re.findall("(.+)¶", shown)
+    ) - {"Install and first steps"}
+    assert 'href="first-steps/#the-first-ten-minutes"' in (tmp_path / "index.html").read_text(
+        encoding="utf-8"
+    )
     # The search finds an option by its name, which no other page has as a heading.
-    index = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
-    sections = {entry["title"]: entry for entry in index if entry["location"].startswith("options/#")}
+    index = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))[
+        "docs"
+    ]
+    sections = {
+        entry["title"]: entry for entry in index if entry["location"].startswith("options/#")
+    }
     for model in (ConnectionOptions, SourceOptions, SinkOptions):
         for spec in model.specs:
             assert sections[spec.name]["location"] == f"options/#{spec.name.lower()}"
@@ -149,4 +192,6 @@ def test_the_site_builds_and_describes_every_public_name(tmp_path: Path) -> None
         r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?https?://(?!spark-jetstream\.github\.io/)"
         r'|data-md-component="?source\b'  # the theme's script would ask the code host for numbers of the repository
     )
-    assert [page for page in tmp_path.rglob("*.html") if asking.search(page.read_text(encoding="utf-8"))] == []
+    assert [
+        page for page in tmp_path.rglob("*.html") if asking.search(page.read_text(encoding="utf-8"))
+    ] == []

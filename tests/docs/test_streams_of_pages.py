@@ -26,7 +26,11 @@ class Created(NamedTuple):
     subjects: tuple[str, ...]
 
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "pipelines.md", *sorted((ROOT / "docs" / "cookbook").glob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "pipelines.md",
+    *sorted((ROOT / "docs" / "cookbook").glob("*.md")),
+)
 
 
 def by_commands(page: Path) -> Iterator[Created]:
@@ -62,7 +66,9 @@ def by_option(page: Path, tree: ast.Module) -> Iterator[Created]:
             given = {keyword.arg or "": keyword.value for keyword in call.keywords}
         if "ensureStream" in given:
             description = json.loads(ast.literal_eval(given["ensureStream"]))
-            yield Created(page.name, ast.literal_eval(given["stream"]), tuple(description["subjects"]))
+            yield Created(
+                page.name, ast.literal_eval(given["stream"]), tuple(description["subjects"])
+            )
 
 
 def created(page: Path) -> list[Created]:
@@ -76,7 +82,12 @@ def created(page: Path) -> list[Created]:
 
 def test_each_way_to_create_a_stream_is_found() -> None:
     streams = {(each.page, each.stream) for page in PAGES for each in created(page)}
-    expected = {("README.md", "ORDERS"), ("fan-out.md", "ALERTS"), ("traces.md", "PACKED"), ("windows.md", "MINUTES")}
+    expected = {
+        ("README.md", "ORDERS"),
+        ("fan-out.md", "ALERTS"),
+        ("traces.md", "PACKED"),
+        ("windows.md", "MINUTES"),
+    }
     assert expected <= streams
 
 
@@ -86,7 +97,9 @@ def test_a_page_creates_no_stream_that_collides_with_one_of_an_earlier_page(page
     earlier = [each for before in PAGES[: PAGES.index(page)] for each in created(before)]
     for own in created(page):
         for other in earlier:
-            overlap = any(subjects_overlap(one, two) for one in own.subjects for two in other.subjects)
+            overlap = any(
+                subjects_overlap(one, two) for one in own.subjects for two in other.subjects
+            )
             if page.parent.name == "cookbook":
                 assert not overlap, (own, other)
                 assert own.stream != other.stream, (own, other)
@@ -97,4 +110,7 @@ def test_a_page_creates_no_stream_that_collides_with_one_of_an_earlier_page(page
 def test_the_streams_of_one_page_do_not_collide() -> None:
     for page in PAGES:
         for one, other in combinations(created(page), 2):
-            assert not any(subjects_overlap(a, b) for a in one.subjects for b in other.subjects), (one, other)
+            assert not any(subjects_overlap(a, b) for a in one.subjects for b in other.subjects), (
+                one,
+                other,
+            )

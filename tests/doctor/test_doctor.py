@@ -35,7 +35,10 @@ QUICK = ("-o", "connectTimeout=3s")
 
 def by_check(ran: Ran) -> dict[str, dict[str, str]]:
     """The findings by what was looked at; servers without their URL."""
-    return {item["check"].rpartition("//")[2].partition(" ")[2] or item["check"]: item for item in ran.json}
+    return {
+        item["check"].rpartition("//")[2].partition(" ")[2] or item["check"]: item
+        for item in ran.json
+    }
 
 
 def look(url: str, *arguments: object) -> tuple[int, dict[str, dict[str, str]]]:
@@ -47,13 +50,23 @@ def look(url: str, *arguments: object) -> tuple[int, dict[str, dict[str, str]]]:
 
 def trouble(findings: dict[str, dict[str, str]]) -> dict[str, str]:
     """What is not as it should be. Each says what to do about it."""
-    bad = {name: finding for name, finding in findings.items() if finding["status"] in ("failed", "warning")}
+    bad = {
+        name: finding
+        for name, finding in findings.items()
+        if finding["status"] in ("failed", "warning")
+    }
     assert all(item["what_to_do"] for item in bad.values())
     return {name: item["status"] for name, item in bad.items()}
 
 
 def wrong(
-    check: str, code: int, url: str, *arguments: object, status: str = "failed", text: str = "", advice: str = ""
+    check: str,
+    code: int,
+    url: str,
+    *arguments: object,
+    status: str = "failed",
+    text: str = "",
+    advice: str = "",
 ) -> dict[str, dict[str, str]]:
     """All findings, when one of them is wrong: what it says, what it advises, and how the command ends."""
     ended, findings = look(url, *arguments)
@@ -80,17 +93,22 @@ def test_a_healthy_server_has_no_trouble(nats_server: NatsServer, stream: MakeSt
     assert "0 failed, 0 warnings, 0 unknown" in ran.out
     assert "$JS.API" not in ran.out  # what is granted is counted, unless all is wanted
     assert (
-        f"$JS.API.DIRECT.GET.{orders.name}: " in succeed("doctor", "--no-spark", *given, "-a", url=nats_server.url).out
+        f"$JS.API.DIRECT.GET.{orders.name}: "
+        in succeed("doctor", "--no-spark", *given, "-a", url=nats_server.url).out
     )
 
 
 # Where options come from
 
 
-def test_each_option_has_its_origin(nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_option_has_its_origin(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contexts = tmp_path / "config" / "nats" / "context"
     contexts.mkdir(parents=True)
-    (contexts / "here.json").write_text(json.dumps({"url": nats_server.url, "inbox_prefix": "_INBOX_c", "token": "t"}))
+    (contexts / "here.json").write_text(
+        json.dumps({"url": nats_server.url, "inbox_prefix": "_INBOX_c", "token": "t"})
+    )
     monkeypatch.setenv("NATS_TIMEOUT", "7s")
     ran = succeed("doctor", "--no-spark", "--json", "--context", "here", "-o", "retryTimeout=3s")
     assert "_INBOX_c (context here)" in by_check(ran)["inboxPrefix"]["said"]
@@ -103,23 +121,40 @@ def test_each_option_has_its_origin(nats_server: NatsServer, tmp_path: Path, mon
     monkeypatch.setenv("NATS_CONTEXT", "here")
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
     ran = run_command("doctor", "--no-spark", "--json", *QUICK)
-    assert (ran.code, by_check(ran)["servers"]["said"]) == (3, "nats://127.0.0.1:1 (variable NATS_URL)")
+    assert (ran.code, by_check(ran)["servers"]["said"]) == (
+        3,
+        "nats://127.0.0.1:1 (variable NATS_URL)",
+    )
     ran = succeed("doctor", "--no-spark", "--json", "--context", "here")
     assert by_check(ran)["servers"]["said"] == f"{nats_server.url} (context here)"
 
 
 def test_a_missing_file_is_named_by_its_option(nats_server: NatsServer) -> None:
     creds = ("--creds", "nowhere.creds")
-    wrong("credentialsFile", 3, nats_server.url, *creds, text='names the file "nowhere.creds", which is not here')
+    wrong(
+        "credentialsFile",
+        3,
+        nats_server.url,
+        *creds,
+        text='names the file "nowhere.creds", which is not here',
+    )
 
 
-@pytest.mark.parametrize(("module", "package"), [("pyarrow", "pyarrow"), ("numpy", "numpy"), ("nats", "nats-py")])
-def test_a_package_that_is_missing_is_a_finding(module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "package"), [("pyarrow", "pyarrow"), ("numpy", "numpy"), ("nats", "nats-py")]
+)
+def test_a_package_that_is_missing_is_a_finding(
+    module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     ran = run_command("doctor", "--no-spark", "--json")
     assert ran.code == 1
     [finding] = ran.json
-    assert (finding["section"], finding["check"], finding["status"]) == ("Packages", package, "failed")
+    assert (finding["section"], finding["check"], finding["status"]) == (
+        "Packages",
+        package,
+        "failed",
+    )
     assert finding["said"] == "is not installed in this Python, and the other checks need it"
     assert finding["what_to_do"] == f"pip install {package}"
     assert run_command("doctor", "--no-spark").out.splitlines()[0] == "Packages"
@@ -145,14 +180,20 @@ def test_a_server_that_is_away_beside_others_is_a_warning(nats_server: NatsServe
     given = ("doctor", "--no-spark", "--json", *QUICK)
     ran = run_command(*given, url=f"nats://127.0.0.1:1,{nats_server.url}")
     assert ran.code == 0
-    assert [item["status"] for item in ran.json if item["check"] == "nats://127.0.0.1:1 port"] == ["warning"]
+    assert [item["status"] for item in ran.json if item["check"] == "nats://127.0.0.1:1 port"] == [
+        "warning"
+    ]
     assert run_command(*given, "--strict", url=f"nats://127.0.0.1:1,{nats_server.url}").code == 1
 
 
 def test_a_port_without_a_nats_server_is_told_apart(nats_server: NatsServer) -> None:
     monitor = nats_server.monitor_url.replace("http:", "nats:")
     wrong(
-        "server", 3, monitor, *QUICK, text=f"the monitoring of a nats-server, whose clients use port {nats_server.port}"
+        "server",
+        3,
+        monitor,
+        *QUICK,
+        text=f"the monitoring of a nats-server, whose clients use port {nats_server.port}",
     )
     with socket.create_server((LOOPBACK, 0)) as liar, ThreadPoolExecutor(1) as pool:
 
@@ -181,7 +222,9 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture
-def secure(tmp_path: Path, authority: trustme.CA, nats_server_factory: Callable[..., NatsServer]) -> Iterator[Tls]:
+def secure(
+    tmp_path: Path, authority: trustme.CA, nats_server_factory: Callable[..., NatsServer]
+) -> Iterator[Tls]:
     """A function that starts a server with a certificate; its arguments are those of `tls_config`."""
     yield lambda **how: nats_server_factory(config=tls_config(tmp_path, authority=authority, **how))
     close_all()
@@ -211,7 +254,9 @@ def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_tls_first_and_client_certificates_are_needed_where_asked_for(secure: Tls, tmp_path: Path) -> None:
+def test_tls_first_and_client_certificates_are_needed_where_asked_for(
+    secure: Tls, tmp_path: Path
+) -> None:
     server = secure(more="handshake_first: true, verify: true")
     ca = ("--tlsca", tmp_path / "ca.pem")
     wrong(
@@ -252,7 +297,9 @@ def login(user: str, password: str = "pw") -> tuple[str, ...]:
 
 
 def test_a_wrong_password_fails_the_login_and_is_not_shown(accounts: NatsServer) -> None:
-    ran = run_command("doctor", "--no-spark", "--json", *login("ann", "not-the-password"), url=accounts.url)
+    ran = run_command(
+        "doctor", "--no-spark", "--json", *login("ann", "not-the-password"), url=accounts.url
+    )
     assert (ran.code, trouble(by_check(ran))) == (3, {"login": "failed"})
     assert "option" in by_check(ran)["login"]["what_to_do"]
     assert "not-the-password" not in ran.out + ran.err
@@ -261,7 +308,9 @@ def test_a_wrong_password_fails_the_login_and_is_not_shown(accounts: NatsServer)
 
 def test_an_account_without_jetstream_fails(accounts: NatsServer) -> None:
     wrong("jetstream", 1, accounts.url, *login("bob"), advice="account")
-    findings = wrong("jetstream", 1, accounts.url, *login("ann"), "--js-domain", "mars", "--stream", "A")
+    findings = wrong(
+        "jetstream", 1, accounts.url, *login("ann"), "--js-domain", "mars", "--stream", "A"
+    )
     assert findings["jetstream"]["what_to_do"] == "correct option domain"
 
 
@@ -349,10 +398,15 @@ def test_partitions_of_a_batch_may_change(nats_server: NatsServer, stream: MakeS
 def test_a_stream_of_counters_takes_increments(nats_server: NatsServer, stream: MakeStream) -> None:
     made = stream(allow_msg_counter=True)
     code, findings = look(nats_server.url, "--stream", made.name, "--subject", f"{made.subject}.a")
-    assert (code, findings["writing"]["said"]) == (0, f"takes increments (column incr) at {made.subject}.a")
+    assert (code, findings["writing"]["said"]) == (
+        0,
+        f"takes increments (column incr) at {made.subject}.a",
+    )
 
 
-def test_the_memory_of_message_ids_does_not_matter_in_buckets(nats_server: NatsServer, stream: MakeStream) -> None:
+def test_the_memory_of_message_ids_does_not_matter_in_buckets(
+    nats_server: NatsServer, stream: MakeStream
+) -> None:
     """A row that is stored again gives its key the same value once more; delivery exactly-once is refused there."""
     bucket = make_bucket(stream, duplicate_window=1_000_000_000)
     assert trouble(look(nats_server.url, "--bucket", name_of(bucket), "--for", "write")[1]) == {}
@@ -392,9 +446,13 @@ def test_a_stream_that_does_not_suit_the_job_is_named(
     given = [item.format(subject=made.subject) for item in arguments]
     if "max_consumers" in config:
         consumer = {"durable_name": "d", "ack_policy": "explicit"}
-        publisher.api(f"CONSUMER.CREATE.{made.name}.d", {"stream_name": made.name, "config": consumer})
+        publisher.api(
+            f"CONSUMER.CREATE.{made.name}.d", {"stream_name": made.name, "config": consumer}
+        )
     code, findings = look(nats_server.url, "--stream", made.name, *given)
-    assert trouble(findings) == {name.format(subject=made.subject): status for name, status in expected.items()}
+    assert trouble(findings) == {
+        name.format(subject=made.subject): status for name, status in expected.items()
+    }
     assert code == (1 if "failed" in trouble(findings).values() else 0)
 
 
@@ -407,18 +465,31 @@ def test_consumers_of_tasks_are_limited_by_the_tier_of_one_replica() -> None:
             admin.streams.create("S", num_replicas=3)
 
             def consumers() -> Finding:
-                given = admin.streams.load("S"), Job(("read",), "S"), admin.account.info(), admin.options
-                (finding,) = (finding for finding in check_stream(*given) if finding.check == "consumers")
+                given = (
+                    admin.streams.load("S"),
+                    Job(("read",), "S"),
+                    admin.account.info(),
+                    admin.options,
+                )
+                (finding,) = (
+                    finding for finding in check_stream(*given) if finding.check == "consumers"
+                )
                 return finding
 
             admin.consumers.create("S", durable_name="durable")
-            wait_until(lambda: admin.streams.load("S").state.consumer_count == 1, "the stream's leader knows it")
+            wait_until(
+                lambda: admin.streams.load("S").state.consumer_count == 1,
+                "the stream's leader knows it",
+            )
             assert (consumers().status, consumers().said) == ("ok", "0 of 2 (max_consumers)")
             for name in ("a", "b"):
                 admin.consumers.create("S", name, num_replicas=1, inactive_threshold="10m")
             with pytest.raises(ConsumerLimitReached):
                 admin.consumers.create("S", "c", num_replicas=1, inactive_threshold="10m")
-            wait_until(lambda: consumers().said.startswith("2 of 2 (max_consumers)"), "all servers know them")
+            wait_until(
+                lambda: consumers().said.startswith("2 of 2 (max_consumers)"),
+                "all servers know them",
+            )
             assert consumers().status == "failed"
         close_all()
 
@@ -427,7 +498,10 @@ def test_a_missing_full_sealed_or_mirrored_stream_fails(
     nats_server: NatsServer, stream: MakeStream, publisher: Publisher
 ) -> None:
     """Not there, full, sealed, a mirror."""
-    for option, name, text in (("--stream", "NOWHERE", "NOWHERE"), ("--bucket", "nowhere", "KV_nowhere")):
+    for option, name, text in (
+        ("--stream", "NOWHERE", "NOWHERE"),
+        ("--bucket", "nowhere", "KV_nowhere"),
+    ):
         code, findings = look(nats_server.url, option, name)
         assert (code, findings["stream"]["status"]) == (1, "failed")
         assert text in findings["stream"]["said"]
@@ -437,14 +511,19 @@ def test_a_missing_full_sealed_or_mirrored_stream_fails(
     given = ("--stream", full.name, "--for", "read", "--subject", f"{full.subject}.a")
     assert trouble(look(nats_server.url, *given)[1]) == {}
     full.fill(1)
-    publisher.api(f"CONSUMER.CREATE.{full.name}.c", {"stream_name": full.name, "config": {"durable_name": "c"}})
+    publisher.api(
+        f"CONSUMER.CREATE.{full.name}.c",
+        {"stream_name": full.name, "config": {"durable_name": "c"}},
+    )
     code, findings = look(nats_server.url, *given)
     assert (code, trouble(findings)) == (1, {"room": "failed", "consumers": "failed"})
     assert "max_consumers" in findings["consumers"]["what_to_do"]
 
     sealed = stream()
     sealed.update(sealed=True)
-    code, findings = look(nats_server.url, "--stream", sealed.name, "--subject", f"{sealed.subject}.a")
+    code, findings = look(
+        nats_server.url, "--stream", sealed.name, "--subject", f"{sealed.subject}.a"
+    )
     assert (code, findings["writing"]["status"]) == (1, "failed")
     assert "sealed" in findings["writing"]["said"]
 
@@ -452,7 +531,9 @@ def test_a_missing_full_sealed_or_mirrored_stream_fails(
     mirror = stream(subjects=None, mirror={"name": origin.name})
     findings = look(nats_server.url, "--stream", mirror.name, "--for", "read")[1]
     assert f"of {origin.name}, 0 messages behind" in findings["mirror"]["said"]
-    code, findings = look(nats_server.url, "--stream", mirror.name, "--subject", f"{origin.subject}.a")
+    code, findings = look(
+        nats_server.url, "--stream", mirror.name, "--subject", f"{origin.subject}.a"
+    )
     assert code == 1
     assert findings["writing"]["what_to_do"] == f"write to {origin.name}"
 
@@ -461,7 +542,13 @@ def test_a_missing_full_sealed_or_mirrored_stream_fails(
 
 
 def test_a_version_is_in_its_range_or_not() -> None:
-    inside = (("2.16.0", "<2.17,>=2.16"), ("18.0", ">=18.0.0"), ("3.0.0rc1", ">=3"), ("3.0.0rc1", ">2"), ("4.0", ""))
+    inside = (
+        ("2.16.0", "<2.17,>=2.16"),
+        ("18.0", ">=18.0.0"),
+        ("3.0.0rc1", ">=3"),
+        ("3.0.0rc1", ">2"),
+        ("4.0", ""),
+    )
     outside = (("2.17", "<2.17,>=2.16"), ("2.9", ">=2.16"), ("18.0.1", "==18"), ("2.0", "<=1.9"))
     assert [pair for pair in inside if not within(*pair)] == []
     assert [pair for pair in outside if within(*pair)] == []

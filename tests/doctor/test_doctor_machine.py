@@ -28,7 +28,9 @@ from tests.test_java import fake_java
 
 def java(environ: Mapping[str, str], pyspark: str) -> Finding:
     (finding,) = spark.check_java(environ, pyspark)
-    assert finding.status == "ok" or "JAVA_HOME" in finding.what_to_do or "Java" in finding.what_to_do
+    assert (
+        finding.status == "ok" or "JAVA_HOME" in finding.what_to_do or "Java" in finding.what_to_do
+    )
     return finding
 
 
@@ -36,10 +38,16 @@ def java(environ: Mapping[str, str], pyspark: str) -> Finding:
 
 
 def test_a_java_that_spark_does_not_start_on_fails(tmp_path: Path) -> None:
-    good, old, new = (fake_java(tmp_path / version, version) for version in ("17.0.15", "11.0.2", "25"))
+    good, old, new = (
+        fake_java(tmp_path / version, version) for version in ("17.0.15", "11.0.2", "25")
+    )
     bare = fake_java(tmp_path / "bare", "21", vector=False)
     here, path = {"JAVA_HOME": str(good)}, {"PATH": str(good / "bin")}
-    fine: list[tuple[dict[str, str], str]] = [(here, "4.3.0"), (path, "4.3.0"), ({"JAVA_HOME": str(new)}, "4.3.0")]
+    fine: list[tuple[dict[str, str], str]] = [
+        (here, "4.3.0"),
+        (path, "4.3.0"),
+        ({"JAVA_HOME": str(new)}, "4.3.0"),
+    ]
     for environ, pyspark in [*fine, ({"SPARK_REMOTE": "sc://far"}, "4.3.0")]:
         assert java(environ, pyspark).status == "ok"
     for environ, pyspark, text in (
@@ -55,7 +63,9 @@ def test_a_java_that_spark_does_not_start_on_fails(tmp_path: Path) -> None:
 
 def test_what_follows_the_address_of_a_remote_spark_is_not_shown() -> None:
     for parameters in ("/;token=s3cret;user_id=ann", ";token=s3cret", "/s3cret"):
-        assert java({"SPARK_REMOTE": f"sc://far:443{parameters}"}, "4.3.0").said.endswith("(SPARK_REMOTE=sc://far:443)")
+        assert java({"SPARK_REMOTE": f"sc://far:443{parameters}"}, "4.3.0").said.endswith(
+            "(SPARK_REMOTE=sc://far:443)"
+        )
 
 
 # Python
@@ -70,14 +80,20 @@ def script(path: Path, does: object) -> str:
 
 
 def workers(python: str, **more: str) -> list[Finding]:
-    findings = list(spark.check_workers(MINE, {"PYSPARK_PYTHON": python, "PATH": "/usr/bin:/bin", **more}))
+    findings = list(
+        spark.check_workers(MINE, {"PYSPARK_PYTHON": python, "PATH": "/usr/bin:/bin", **more})
+    )
     assert all(item.status == "ok" or sys.executable in item.what_to_do for item in findings)
     return findings
 
 
 def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> dict[str, object]:
     names = {name.replace("_", "-"): value for name, value in versions.items()}
-    return {"version": version, "versions": {**MINE.versions, **names}, "import_error": import_error}
+    return {
+        "version": version,
+        "versions": {**MINE.versions, **names},
+        "import_error": import_error,
+    }
 
 
 @pytest.mark.parametrize(
@@ -86,26 +102,45 @@ def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> 
         ("echo 'Bad: thing' >&2; exit 3", "ended with 3: Bad: thing"),
         ("echo hello", "printed something unexpected"),
         (answer("3.10.1"), "is 3.10.1, and this is 3.11.7"),
-        (answer(import_error="ModuleNotFoundError: no spark_jetstream"), "cannot import the connector"),
-        (answer(nats_py="2.9.0", pandas="2.2.0"), "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)"),
+        (
+            answer(import_error="ModuleNotFoundError: no spark_jetstream"),
+            "cannot import the connector",
+        ),
+        (
+            answer(nats_py="2.9.0", pandas="2.2.0"),
+            "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)",
+        ),
         (answer(), "3.11.2"),
         (None, "there is no such program"),
     ],
 )
-def test_a_python_of_the_workers_must_have_the_connector(code: Any, text: str, tmp_path: Path) -> None:
+def test_a_python_of_the_workers_must_have_the_connector(
+    code: Any, text: str, tmp_path: Path
+) -> None:
     python = tmp_path / "python"
     finding, form = workers(str(python) if code is None else script(python, code))
-    expected = {"3.11.2": "ok", "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)": "warning"}
+    expected = {
+        "3.11.2": "ok",
+        "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)": "warning",
+    }
     assert (finding.status, text in finding.said) == (expected.get(text, "failed"), True)
     # Spark looks for the format with that Python.
-    assert (form.check, form.status) == ('format("jetstream")', "failed" if finding.status == "failed" else "ok")
+    assert (form.check, form.status) == (
+        'format("jetstream")',
+        "failed" if finding.status == "failed" else "ok",
+    )
 
 
 def test_the_python_of_the_driver_must_be_that_of_the_workers(tmp_path: Path) -> None:
     good = script(tmp_path / "good", answer())
     script(tmp_path / "older", answer("3.12.1"))
     script(tmp_path / "jupyter", "exit 1")
-    for name, status in (("none", "failed"), ("good", "ok"), ("older", "failed"), ("jupyter", "warning")):
+    for name, status in (
+        ("none", "failed"),
+        ("good", "ok"),
+        ("older", "failed"),
+        ("jupyter", "warning"),
+    ):
         findings = workers(good, PYSPARK_DRIVER_PYTHON=str(tmp_path / name))
         assert [item.status for item in findings] == ["ok", "ok", status]
 
@@ -128,7 +163,10 @@ def test_a_spark_must_suit_the_python(python: str, pyspark: str, status: str) ->
 def test_a_library_out_of_its_range_fails() -> None:
     versions = {**spark.this_python().versions, "nats-py": "3.0.0", "pyarrow": "12.0"}
     del versions["numpy"]
-    findings = {finding.check: finding for finding in spark.check_driver(spark.Python("3.11.0", versions, ""))}
+    findings = {
+        finding.check: finding
+        for finding in spark.check_driver(spark.Python("3.11.0", versions, ""))
+    }
     assert [findings[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
     assert findings["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.15'"
     assert "pydantic" in findings["libraries"].said
@@ -143,14 +181,19 @@ def test_spark_must_find_the_format(tmp_path: Path) -> None:
     assert "cannot be imported: ImportError: no" in form.said
 
 
-def test_a_script_that_hides_a_package_is_named_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_hides_a_package_is_named_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The doctor looks where a worker does, and does not run what is there."""
     (tmp_path / "nats.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     environ = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     findings = list(spark.check_workers(MINE, environ))
     assert [item.status for item in findings] == ["failed", "failed"]
-    assert f"cannot import the connector: ImportError: {tmp_path}/nats.py hides the package nats" in findings[0].said
+    assert (
+        f"cannot import the connector: ImportError: {tmp_path}/nats.py hides the package nats"
+        in findings[0].said
+    )
     assert [item.what_to_do for item in findings] == ["do what the error says"] * 2
     assert not (tmp_path / "ran").exists()
 
@@ -177,13 +220,22 @@ def test_the_machine_that_runs_the_tests_is_in_order(
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     ran = run_command("doctor", "--json", url=nats_server.url)
     printed = {item["check"]: item["status"] for item in ran.json}
-    expected = ("java", "python", "pyspark", "libraries", "python of the workers", 'format("jetstream")')
+    expected = (
+        "java",
+        "python",
+        "pyspark",
+        "libraries",
+        "python of the workers",
+        'format("jetstream")',
+    )
     assert [printed[name] for name in expected] == ["ok"] * 6
     assert ran.code == 0
 
 
 def test_a_spark_that_does_not_start_fails_with_its_error(tmp_path: Path) -> None:
-    options = ConnectionOptions.from_spark({"servers": "nats://127.0.0.1:1", "user": "a", "password": "not-shown"})
+    options = ConnectionOptions.from_spark(
+        {"servers": "nats://127.0.0.1:1", "user": "a", "password": "not-shown"}
+    )
     environ = {**os.environ, "JAVA_HOME": str(tmp_path)}
     (finding,) = spark.check_spark(options, {"stream": "S"}, environ)
     assert finding.status == "failed"
@@ -191,7 +243,9 @@ def test_a_spark_that_does_not_start_fails_with_its_error(tmp_path: Path) -> Non
     assert "not-shown" not in str(finding)
 
 
-@pytest.mark.parametrize("config", [{}, {"retention": "workqueue", "allow_direct": True}], ids=["limits", "workqueue"])
+@pytest.mark.parametrize(
+    "config", [{}, {"retention": "workqueue", "allow_direct": True}], ids=["limits", "workqueue"]
+)
 def test_a_local_spark_reads_what_is_left_of_the_end(
     nats_server: NatsServer, stream: MakeStream, config: dict[str, Any]
 ) -> None:
@@ -199,7 +253,9 @@ def test_a_local_spark_reads_what_is_left_of_the_end(
     orders = stream(**config)
 
     def read(info: StreamInfo) -> list[int]:
-        return sequences("b", {"servers": nats_server.url, **_reading(Job(("read",), orders.name), info)})
+        return sequences(
+            "b", {"servers": nats_server.url, **_reading(Job(("read",), orders.name), info)}
+        )
 
     with JetStreamAdmin(servers=nats_server.url) as admin:
         assert read(admin.streams.load(orders.name)) == []
@@ -216,7 +272,11 @@ def test_a_local_spark_reads_what_is_left_of_the_end(
 @pytest.mark.full
 @pytest.mark.parametrize(("purged", "said"), [(False, "read 1 row "), (True, "read 0 rows ")])
 def test_a_local_spark_reads_a_row(
-    nats_server: NatsServer, stream: MakeStream, monkeypatch: pytest.MonkeyPatch, purged: bool, said: str
+    nats_server: NatsServer,
+    stream: MakeStream,
+    monkeypatch: pytest.MonkeyPatch,
+    purged: bool,
+    said: str,
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")  # where the machine's jobs run
     orders = stream()

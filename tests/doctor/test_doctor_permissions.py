@@ -50,7 +50,9 @@ def lines_of(name: str) -> tuple[Permission, ...]:
 
     once = ("stream", "bucket", "object-bucket", "subject", "durable")
     stream, bucket, objects, subject, durable = (next(iter(given(option)), None) for option in once)
-    job = Job(tuple(given("for")), stream, bucket, objects, subject, tuple(given("filter")), durable)
+    job = Job(
+        tuple(given("for")), stream, bucket, objects, subject, tuple(given("filter")), durable
+    )
     return job.completed().permissions(ConnectionOptions(), queue=name == "queue", old=False)
 
 
@@ -60,19 +62,29 @@ def server() -> Iterator[NatsServer]:
     who lack a permission of "filtered", each named like a part of its subject. All may ask what they may do."""
     asking = Permission(WHO_AM_I, "the doctor")
     sets = {name: lines_of(name) for name in CHOICES}
-    sets |= {f"{name}-bare": tuple(line for line in sets[name] if line.kind == "subscribe") for name in CHOICES}
+    sets |= {
+        f"{name}-bare": tuple(line for line in sets[name] if line.kind == "subscribe")
+        for name in CHOICES
+    }
     for part in ("CREATE", "DELETE", "INFO"):
         sets[part] = tuple(line for line in sets["filtered"] if part not in line.subject)
     users = [user_config(name, "pw", [*lines, asking]) for name, lines in sets.items()]
     text = "\n".join(["{ user: root, password: pw }", *users])
-    with NatsServer(config=f"accounts {{ A {{ jetstream: enabled, users: [ {text} ] }} }}") as server:
+    with NatsServer(
+        config=f"accounts {{ A {{ jetstream: enabled, users: [ {text} ] }} }}"
+    ) as server:
         with root(server) as publisher:
             for name, config in STREAMS.items():
-                publisher.api(f"STREAM.CREATE.{name}", {"name": name, "storage": "memory", **config})
+                publisher.api(
+                    f"STREAM.CREATE.{name}", {"name": name, "storage": "memory", **config}
+                )
             for stream, consumer in (("S", "paused"), ("S", "spark"), ("Q", "spark")):
                 config = {"durable_name": consumer, "ack_policy": "explicit"}
                 config |= {"pause_until": "2100-01-01T00:00:00Z"} if consumer == "paused" else {}
-                publisher.api(f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
+                publisher.api(
+                    f"CONSUMER.CREATE.{stream}.{consumer}",
+                    {"stream_name": stream, "config": config},
+                )
             for subject in ROWS:
                 publisher.request(subject, b"x")
         yield server
@@ -83,7 +95,9 @@ def root(server: NatsServer) -> Publisher:
     return Publisher(server.url.replace("//", "//root:pw@"))
 
 
-def findings_of(lines: Iterable[Permission], server: NatsServer, **options: str) -> dict[str, Finding]:
+def findings_of(
+    lines: Iterable[Permission], server: NatsServer, **options: str
+) -> dict[str, Finding]:
     """The findings about a user's permissions, by their subjects; or why they are not known."""
     connection = connect(ConnectionOptions.from_spark({"servers": server.url, **options}))
     identity = who_am_i(connection)
@@ -99,7 +113,9 @@ def findings_of(lines: Iterable[Permission], server: NatsServer, **options: str)
 def test_each_permission_that_is_missing_is_named(server: NatsServer, name: str) -> None:
     lines = [line for line in lines_of(name) if line.when != "cluster"]
     findings = findings_of(lines_of(name), server, user=name, password="pw")
-    assert {subject: finding.status for subject, finding in findings.items()} == {line.subject: "ok" for line in lines}
+    assert {subject: finding.status for subject, finding in findings.items()} == {
+        line.subject: "ok" for line in lines
+    }
     findings = findings_of(lines_of(name), server, user=f"{name}-bare", password="pw")
     assert len(findings) == len(lines)
     for line in lines:
@@ -112,21 +128,34 @@ def test_each_permission_that_is_missing_is_named(server: NatsServer, name: str)
         assert finding.status == ("warning" if line.when or line.without else "failed")
 
 
-def test_a_query_that_reads_by_direct_gets_needs_no_consumers_for_its_tasks(server: NatsServer) -> None:
+def test_a_query_that_reads_by_direct_gets_needs_no_consumers_for_its_tasks(
+    server: NatsServer,
+) -> None:
     given = (*CHOICES["directly"].split(), "--user", "directly", "--password", "pw")
     assert "0 failed, 0 warnings" in succeed("doctor", "--no-spark", *given, url=server.url).out
 
 
-def test_rows_for_a_mirror_of_a_bucket_go_to_its_origin(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_rows_for_a_mirror_of_a_bucket_go_to_its_origin(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     job = Job(("write",), bucket="m")
-    lines = job.permissions(ConnectionOptions(), queue=False, old=False, mirror=StreamSource(name="KV_b"))
-    asking = [Permission(subject, "the doctor") for subject in (WHO_AM_I, "$JS.API.STREAM.INFO.KV_m")]
+    lines = job.permissions(
+        ConnectionOptions(), queue=False, old=False, mirror=StreamSource(name="KV_b")
+    )
+    asking = [
+        Permission(subject, "the doctor") for subject in (WHO_AM_I, "$JS.API.STREAM.INFO.KV_m")
+    ]
     users = f"{{ user: root, password: pw }}\n{user_config('ann', 'pw', [*lines, *asking])}"
-    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, users: [ {users} ] }} }}")
+    server = nats_server_factory(
+        config=f"accounts {{ A {{ jetstream: enabled, users: [ {users} ] }} }}"
+    )
     with root(server) as publisher:
         for name, config in (("KV_b", STREAMS["KV_b"]), ("KV_m", {"mirror": {"name": "KV_b"}})):
             publisher.api(f"STREAM.CREATE.{name}", {"name": name, "storage": "memory", **config})
-        wait_until(lambda: publisher.api("STREAM.INFO.KV_m")["mirror"]["active"] >= 0, "the mirror hears of its origin")
+        wait_until(
+            lambda: publisher.api("STREAM.INFO.KV_m")["mirror"]["active"] >= 0,
+            "the mirror hears of its origin",
+        )
     login = {"user": "ann", "password": "pw"}
     assert Sink(server.url, **login, bucket="m").write([puts(("x", b"1"))]).stored == 1
     given = ("--bucket", "m", "--for", "write", "--user", "ann", "--password", "pw")
@@ -139,7 +168,9 @@ def test_rows_for_a_mirror_of_a_bucket_go_to_its_origin(nats_server_factory: Cal
 def test_the_command_ends_as_the_permissions_are(server: NatsServer) -> None:
     def run(user: str) -> Ran:
         login = ("--user", user, "--password", "pw")
-        return run_command("doctor", "--no-spark", *CHOICES["filtered"].split(), *login, url=server.url)
+        return run_command(
+            "doctor", "--no-spark", *CHOICES["filtered"].split(), *login, url=server.url
+        )
 
     assert run("filtered").code == 0
     ran = run("CREATE")
@@ -194,20 +225,33 @@ RIGHTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
 
 
 def test_wildcards_allow_and_denials_deny(nats_server_factory: Callable[..., NatsServer]) -> None:
-    users = [f'{{ user: "{name}", password: pw, permissions: {{ {rights} }} }}' for name, (rights, _) in RIGHTS.items()]
-    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, users: [{', '.join(users)}] }} }}")
+    users = [
+        f'{{ user: "{name}", password: pw, permissions: {{ {rights} }} }}'
+        for name, (rights, _) in RIGHTS.items()
+    ]
+    server = nats_server_factory(
+        config=f"accounts {{ A {{ jetstream: enabled, users: [{', '.join(users)}] }} }}"
+    )
     for name, (_, expected) in RIGHTS.items():
         findings = findings_of(NEEDED, server, user=name, password="pw")
-        trouble = {subject: (it.status, it.what_to_do) for subject, it in findings.items() if it.status != "ok"}
+        trouble = {
+            subject: (it.status, it.what_to_do)
+            for subject, it in findings.items()
+            if it.status != "ok"
+        }
         assert trouble == expected, name
         assert len(findings) == (1 if "account" in expected else len(NEEDED)), name
         if name == "denials":
             assert findings["s.>"].said == "denied in part: the rows"
 
 
-def test_permissions_that_the_server_does_not_list_are_unknown(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_permissions_that_the_server_does_not_list_are_unknown(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     elsewhere = 'accounts { A { users: [{ user: a, password: pw }], mappings: { "$SYS.REQ.USER.INFO": "nobody" } } }'
-    (finding,) = findings_of(NEEDED, nats_server_factory(config=elsewhere), user="a", password="pw").values()
+    (finding,) = findings_of(
+        NEEDED, nats_server_factory(config=elsewhere), user="a", password="pw"
+    ).values()
     assert (finding.check, finding.status) == ("account", "unknown")
     assert finding.said.startswith("the server does not say: cannot ask who I am: ")
 
@@ -217,7 +261,9 @@ def test_the_rights_of_a_jwt_count(nats_server_factory: Callable[..., NatsServer
     pub = {"allow": ["$JS.API.>", "$SYS.REQ.USER.INFO", "s.>"], "deny": ["$JS.*.STREAM.PURGE.S"]}
     server = nats_server_factory(config=operator.config)
     findings = findings_of(NEEDED, server, credentialsSecret=operator.credentials(who, pub=pub))
-    trouble = {subject: finding.status for subject, finding in findings.items() if finding.status != "ok"}
+    trouble = {
+        subject: finding.status for subject, finding in findings.items() if finding.status != "ok"
+    }
     assert trouble == {"$JS.API.STREAM.PURGE.S": "failed"}
 
 
@@ -236,14 +282,19 @@ def test_credentials_that_expire_soon_are_named_by_their_option(
     assert (found.status, found.what_to_do) == ("warning", "renew them (option jwtSecret)")
 
 
-def test_a_server_takes_its_own_domain_out_of_a_subject(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_a_server_takes_its_own_domain_out_of_a_subject(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     plain, own = (
         f'{{ user: {name}, password: pw, permissions: {{ publish: ["$SYS.>", "{api}", "$KV.>"] }} }}'
         for name, api in (("plain", "$JS.API.>"), ("own", "$JS.hub.API.>"))
     )
     text = f"jetstream: {{ domain: hub }}, accounts: {{ A: {{ jetstream: enabled, users: [{plain}, {own}] }} }}"
     server = nats_server_factory(config=text)
-    lines = (Permission("$JS.hub.API.STREAM.INFO.S", "state"), Permission("$JS.hub.API.$KV.b.>", "rows"))
+    lines = (
+        Permission("$JS.hub.API.STREAM.INFO.S", "state"),
+        Permission("$JS.hub.API.$KV.b.>", "rows"),
+    )
     for name, statuses in (("plain", ["ok", "ok"]), ("own", ["failed", "ok"])):
         findings = [*findings_of(lines, server, user=name, password="pw", domain="hub").values()]
         assert [finding.status for finding in findings] == statuses
@@ -255,6 +306,8 @@ def test_the_doctor_publishes_nothing_but_questions(server: NatsServer, name: st
     login = ("--user", "root", "--password", "pw")
     with Tap(server.url.replace("//", "//root:pw@")) as tap:
         succeed("doctor", "--no-spark", "--strict", *CHOICES[name].split(), *login, url=server.url)
-        asked = {message.subject for message in tap.heard()} - {"$JS.EVENT.ADVISORY.API"}  # the server's own
+        asked = {message.subject for message in tap.heard()} - {
+            "$JS.EVENT.ADVISORY.API"
+        }  # the server's own
     stream = next(stream for stream in STREAMS if f"$JS.API.STREAM.INFO.{stream}" in asked)
     assert asked - {WHO_AM_I} == {"$JS.API.INFO", f"$JS.API.STREAM.INFO.{stream}"}

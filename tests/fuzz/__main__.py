@@ -41,7 +41,11 @@ def main() -> int:
 
     names = [given.target] if given.target else list(TARGETS)
     if given.files:
-        return sum(_finding(TARGETS[name], path.read_bytes(), set()) for name in names for path in given.files)
+        return sum(
+            _finding(TARGETS[name], path.read_bytes(), set())
+            for name in names
+            for path in given.files
+        )
     print(f"seed {given.seed}; a target has {given.seconds / len(names):.0f} s")
     return sum(_search(TARGETS[name], given.seconds / len(names), given.seed) for name in names)
 
@@ -82,7 +86,9 @@ def _finding(one: Target, data: bytes, known: set[str]) -> bool:
         return False
     except (Exception, TooSlow) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        place = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[:-4:-1])
+        place = " < ".join(
+            f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[:-4:-1]
+        )
         if place not in known:
             known.add(place)
             print(
@@ -110,9 +116,16 @@ def _libfuzzer(name: str, seconds: float, seed: int) -> None:
             return bytes(atheris.Mutate(data, longest))
         return one.mutate(random, data, random.choice(one.corpus).read_bytes(), one.words)[:longest]
 
-    limits = [f"-max_total_time={seconds:.0f}", f"-seed={seed % 2**32}", "-timeout=60", "-rss_limit_mb=4096"]
+    limits = [
+        f"-max_total_time={seconds:.0f}",
+        f"-seed={seed % 2**32}",
+        "-timeout=60",
+        "-rss_limit_mb=4096",
+    ]
     artifacts = f"-artifact_prefix={FOUND / 'findings' / name}/"
-    atheris.Setup([sys.argv[0], *limits, artifacts, *map(str, folders)], one.attempt, custom_mutator=change)
+    atheris.Setup(
+        [sys.argv[0], *limits, artifacts, *map(str, folders)], one.attempt, custom_mutator=change
+    )
     atheris.Fuzz()
 
 

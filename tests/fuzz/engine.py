@@ -52,7 +52,9 @@ class Target:
             self.run(data)
         except JetStreamError as error:
             text = str(error)
-            assert all(char.isprintable() or char in LAYOUT for char in text), f"control characters in {text!r}"
+            assert all(char.isprintable() or char in LAYOUT for char in text), (
+                f"control characters in {text!r}"
+            )
             assert len(text) <= LONGEST_MESSAGE + len("...")
             text.encode()
             assert str(pickle.loads(pickle.dumps(error))) == text
@@ -61,7 +63,9 @@ class Target:
 TARGETS: dict[str, Target] = {}
 
 
-def target(name: str, *words: bytes, mutate: Mutate = change_bytes) -> Callable[[Callable[[bytes], None]], Any]:
+def target(
+    name: str, *words: bytes, mutate: Mutate = change_bytes
+) -> Callable[[Callable[[bytes], None]], Any]:
     """Decorate the function of a target."""
 
     def add(run: Callable[[bytes], None]) -> Callable[[bytes], None]:
@@ -125,7 +129,9 @@ def watched(data: bytes) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, old)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (
+        1 if sys.platform == "darwin" else 1024
+    )
     if grown > MEMORY + MEMORY_FOR_A_BYTE * len(data):
         raise MemoryError(f"{len(data)} bytes take {grown:,} bytes of memory")
 

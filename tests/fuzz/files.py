@@ -49,13 +49,19 @@ def _texts(data: bytes) -> dict[str, str]:
         body = json_object(data)
     except ValueError as error:
         raise OptionError(str(error)) from None
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in body.items()}
+    return {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in body.items()
+    }
 
 
 def _keeps_secrets(given: dict[str, str], work: Callable[[], Any]) -> Any:
     """What a function returns. Its error, and the repr of what it returns, show no secret that nothing else is like."""
     open_text = json.dumps({key: value for key, value in given.items() if key not in _SECRETS})
-    secrets = [value for key, value in given.items() if key in _SECRETS and len(value) > 7 and value not in open_text]
+    secrets = [
+        value
+        for key, value in given.items()
+        if key in _SECRETS and len(value) > 7 and value not in open_text
+    ]
     try:
         found = work()
         shown = repr(found)
@@ -73,7 +79,13 @@ def _connect(given: ConnectionOptions) -> None:
 
 
 @target(
-    "options", *_LOGINS, b'"stream":"ORDERS"', b'"bucket":"B"', b'{"ORDERS": 1}', b'"domain":"hub"', mutate=change_json
+    "options",
+    *_LOGINS,
+    b'"stream":"ORDERS"',
+    b'"bucket":"B"',
+    b'{"ORDERS": 1}',
+    b'"domain":"hub"',
+    mutate=change_json,
 )
 def options(data: bytes) -> None:
     """Options as Spark hands them over, for each side and both kinds of queries."""
@@ -216,7 +228,14 @@ def tar(data: bytes) -> None:
     _restored(_written("b.tar", _signed(data)))
 
 
-@target("backup", b'"version":1', b'"stream":"S"', b"\xff\x06\x00\x00S2sTwO", b"NATSARC1", mutate=change_json)
+@target(
+    "backup",
+    b'"version":1',
+    b'"stream":"S"',
+    b"\xff\x06\x00\x00S2sTwO",
+    b"NATSARC1",
+    mutate=change_json,
+)
 def backup(data: bytes) -> None:
     """A directory: its descriptions as JSON, its data in hexadecimal digits. Checksums that are empty are filled in."""
     try:
@@ -239,7 +258,14 @@ def backup(data: bytes) -> None:
     _restored(folder)
 
 
-@target("framing", b"\xff\x06\x00\x00S2sTwO", b"NATSARC1", b"\x01\x0d\x00\x00", b"\x80\x00\x00\x00", b"meta.inf")
+@target(
+    "framing",
+    b"\xff\x06\x00\x00S2sTwO",
+    b"NATSARC1",
+    b"\x01\x0d\x00\x00",
+    b"\x80\x00\x00\x00",
+    b"meta.inf",
+)
 def framing(data: bytes) -> None:
     """The data of a backup, whole and byte by byte: the same kind and size, or both times an error."""
 

@@ -37,7 +37,14 @@ from tests.support.wire import Made, answers, columns, frame, scanned
 
 DATA, ACKS, SIDS = 1, 3, (1, 2, 3)
 INBOX = "_INBOX.x"
-_CONTROL = (b"MSG a 1 0\r\n\r\n", b"HMSG a 2 12 12\r\n", b"PING\r\n", b"+OK\r\n", b"-ERR 'x'\r\n", b"INFO {}\r\n")
+_CONTROL = (
+    b"MSG a 1 0\r\n\r\n",
+    b"HMSG a 2 12 12\r\n",
+    b"PING\r\n",
+    b"+OK\r\n",
+    b"-ERR 'x'\r\n",
+    b"INFO {}\r\n",
+)
 _ACK = (
     b"$JS.ACK.S.c.1.2.3.4.5",
     b"$JS.ACK._.hash.S.c.1.2.3.4.5.x",
@@ -61,7 +68,9 @@ _ADDED = (
     b"Nats-Num-Pending: 1\r\nNats-Last-Sequence: 3\r\n\r\n"
 )
 
-_NAMES = re.compile(rb"Nats-Stream: .+\r\nNats-Subject: [^ \r]+\r\nNats-Sequence: .+\r\nNats-Time-Stamp: .+\r\nNats-N")
+_NAMES = re.compile(
+    rb"Nats-Stream: .+\r\nNats-Subject: [^ \r]+\r\nNats-Sequence: .+\r\nNats-Time-Stamp: .+\r\nNats-N"
+)
 
 
 def blocks_of(data: bytes) -> list[bytes]:
@@ -98,7 +107,10 @@ def seen(events: Iterable[Event]) -> list[object]:
     for event in events:
         if isinstance(event, Frames):
             replies = (event.reply_subject(index) for index in range(len(event)))
-            found += [(event.sid, *answer, reply) for answer, reply in zip(answers(event), replies, strict=True)]
+            found += [
+                (event.sid, *answer, reply)
+                for answer, reply in zip(answers(event), replies, strict=True)
+            ]
         elif isinstance(event, bytes) and found and isinstance(found[-1], bytes):
             found[-1] += event
         else:
@@ -113,8 +125,18 @@ class _Recorder:
         self.messages: list[tuple[int, bytes, str, bytes, bytes]] = []
         self.lines: list[str] = []
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
-        self.messages.append((sid, bytes(subject), bytes(reply or b"").decode("utf-8", "replace"), header or b"", data))
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, header: bytes | None
+    ) -> None:
+        self.messages.append(
+            (
+                sid,
+                bytes(subject),
+                bytes(reply or b"").decode("utf-8", "replace"),
+                header or b"",
+                data,
+            )
+        )
 
     async def _process_ping(self) -> None:
         self.lines.append("PING")
@@ -156,7 +178,11 @@ def _read_by_both(data: bytes) -> None:
         return
     assert not inner.buf, f"nats-py waits for more than {bytes(inner.buf[:80])!r}"
     # What nats-py takes for a blank is no blank to a server. A longer line than 4 KiB it does not read.
-    if not re.search(rb"[\t\x0b\x0c]|\r(?!\n)", data) and len(data) < 4096 and _driven(alone.parse(data)):
+    if (
+        not re.search(rb"[\t\x0b\x0c]|\r(?!\n)", data)
+        and len(data) < 4096
+        and _driven(alone.parse(data))
+    ):
         # Ours waits for a payload where nats-py's takes a line end for a blank in a control line.
         assert ours.messages == theirs.messages[: len(ours.messages) if len(incoming) else None]
         assert ours.lines == theirs.lines[: len(ours.lines) if len(incoming) else None]
@@ -166,7 +192,12 @@ def _scan(data: bytes) -> None:
     whole = or_refused(lambda: seen(scanned([data], SIDS, (ACKS,))))
     assert or_refused(lambda: seen(scanned(pieces_of(data), SIDS, (ACKS,)))) == whole
     if len(data) < 500:
-        assert or_refused(lambda: seen(scanned([data[at : at + 1] for at in range(len(data))], SIDS, (ACKS,)))) == whole
+        assert (
+            or_refused(
+                lambda: seen(scanned([data[at : at + 1] for at in range(len(data))], SIDS, (ACKS,)))
+            )
+            == whole
+        )
     for status in whole if isinstance(whole, list) else ():
         if isinstance(status, Status):
             with contextlib.suppress(JetStreamError):
@@ -197,7 +228,9 @@ def acks(data: bytes) -> None:
     wanted = [_slow_ack(reply) for reply in replies]
     if any(set(reply) & set(b" \r") or not reply for reply in replies):
         return
-    [run] = scanned([b"".join(frame("a.b", DATA, b"", b"", reply) for reply in replies)], {DATA}, {DATA})
+    [run] = scanned(
+        [b"".join(frame("a.b", DATA, b"", b"", reply) for reply in replies)], {DATA}, {DATA}
+    )
     assert isinstance(run, Frames)
 
     def rows() -> list[tuple[int, ...]]:
@@ -207,8 +240,14 @@ def acks(data: bytes) -> None:
 
     found = or_refused(rows)
     known = [numbers for numbers in wanted if numbers is not None]
-    if len(known) == len(wanted):  # else it depends on which number is none: `Acks` reads some of them only
-        assert found == [*(each[1:4:2] for each in known), (known[0][2], known[-1][2]), (known[-1][4],)]
+    if len(known) == len(
+        wanted
+    ):  # else it depends on which number is none: `Acks` reads some of them only
+        assert found == [
+            *(each[1:4:2] for each in known),
+            (known[0][2], known[-1][2]),
+            (known[-1][4],),
+        ]
     for reply, numbers in zip(replies, wanted, strict=True):
         ack = or_refused(lambda reply=reply: parse_ack(reply.decode("utf-8", "replace")))  # type: ignore[misc]
         if numbers is None or b"" in reply.split(b"."):
@@ -236,12 +275,17 @@ def _slow_ack(reply: bytes) -> tuple[int, ...] | None:
 
 def _decoded(blocks: Sequence[bytes], gap: bytes = b"") -> list[Any]:
     starts = np.cumsum([0, *(len(block) + len(gap) for block in blocks)])[:-1]
-    column = decode_headers(gap.join(blocks) + gap, starts, np.array([len(block) for block in blocks], np.int64))
+    column = decode_headers(
+        gap.join(blocks) + gap, starts, np.array([len(block) for block in blocks], np.int64)
+    )
     column.validate(full=True)
     maps: list[Any] = column.to_pylist()
     codes = operations(column)
     done = [operation(dict(row or {})) for row in maps]
-    assert [("PUT", "DELETE", "PURGE")[code] for code in (codes if codes is not None else [0] * len(maps))] == done
+    assert [
+        ("PUT", "DELETE", "PURGE")[code]
+        for code in (codes if codes is not None else [0] * len(maps))
+    ] == done
     return maps
 
 
@@ -286,7 +330,13 @@ def _direct(data: bytes) -> list[Any]:
 
 
 @target(
-    "direct_get", *_RECORDS, *_HEADS, b"Nats-Stream: S\r\n", b"Nats-Num-Pending: 1\r\n", b"NATS/1.0 204 EOB\r\n", _ADDED
+    "direct_get",
+    *_RECORDS,
+    *_HEADS,
+    b"Nats-Stream: S\r\n",
+    b"Nats-Num-Pending: 1\r\n",
+    b"NATS/1.0 204 EOB\r\n",
+    _ADDED,
 )
 def direct_get(data: bytes) -> None:
     """Answers: together what each gives alone, and of one message what the reader of single ones gives."""
@@ -300,7 +350,12 @@ def direct_get(data: bytes) -> None:
     for (head, *_), rows in zip(records(data), alone, strict=True):
         one = or_refused(lambda head=head: StoredMessage.from_direct(head, b""))  # type: ignore[misc]
         # The reader of many looks only at the end of a name, which a server writes.
-        if rows is not ProtocolError and rows and isinstance(rows[0], tuple) and _NAMES.search(head):
+        if (
+            rows is not ProtocolError
+            and rows
+            and isinstance(rows[0], tuple)
+            and _NAMES.search(head)
+        ):
             assert one is not ProtocolError, f"no message to one reader: {head!r}"
             _, stream, sequence, _, subject, _, found = rows[0]
             assert (one.stream, one.seq, one.subject) == (stream, sequence, subject)
@@ -335,21 +390,36 @@ def keys_of_buckets(data: bytes) -> None:
     assert or_refused(lambda: keys(made).to_pylist()) == alone
 
 
-@target("counters", *_RECORDS, b'{"val":"-5"}', b'{"S":{"a.b":"3"}}', b'"', b"0" * 20, b"\\ud800", b" ")
+@target(
+    "counters", *_RECORDS, b'{"val":"-5"}', b'{"S":{"a.b":"3"}}', b'"', b"0" * 20, b"\\ud800", b" "
+)
 def counters(data: bytes) -> None:
     """Payloads and sources of counters: what each says alone, or an error if a payload holds no value."""
     payloads = [parts[0] for parts in records(data)]
-    texts = [parts[1].decode("utf-8", "replace") if len(parts) > 1 else None for parts in records(data)]
+    texts = [
+        parts[1].decode("utf-8", "replace") if len(parts) > 1 else None for parts in records(data)
+    ]
     heads = [None if text is None else {"A": ["1"], SOURCES: [text, "{}"]} for text in texts]
     made = Made([("a.b", payload, head) for payload, head in zip(payloads, heads, strict=True)])
     alone = or_refused(lambda: [counter_value("S", 1, payload) for payload in payloads])
-    assert or_refused(lambda: counter_batch(made, stream="S", columns=["value"]).column(0).to_pylist()) == alone
+    assert (
+        or_refused(lambda: counter_batch(made, stream="S", columns=["value"]).column(0).to_pylist())
+        == alone
+    )
     [found] = counter_batch(made, stream="S", columns=["sources"]).columns
-    shown = [each if each is None else {name: dict(values) for name, values in each} for each in found.to_pylist()]
+    shown = [
+        each if each is None else {name: dict(values) for name, values in each}
+        for each in found.to_pylist()
+    ]
     assert shown == [text if text is None else counter_sources(text) for text in texts]
 
 
-@target("dead_letters", b'"type":"io.nats.jetstream.advisory.v1.max_deliver"', b'"stream":"S"', b'"deliveries":1')
+@target(
+    "dead_letters",
+    b'"type":"io.nats.jetstream.advisory.v1.max_deliver"',
+    b'"stream":"S"',
+    b'"deliveries":1',
+)
 def dead_letters(data: bytes) -> None:
     """Any client can publish in place of an advisory: a row, or an error. No server is asked for these columns."""
     names = ("stream", "sequence", "consumer", "kind", "reason", "deliveries", "given_up", "domain")
@@ -373,7 +443,9 @@ def _answers(reader: AckReader, data: bytes) -> tuple[list[object], list[object]
         assert isinstance(run, Frames)
         found = reader.read(run)
         for acks in found.stored:
-            rows = zip(acks.numbers.tolist(), acks.sequences.tolist(), acks.duplicate.tolist(), strict=True)
+            rows = zip(
+                acks.numbers.tolist(), acks.sequences.tolist(), acks.duplicate.tolist(), strict=True
+            )
             stored += [(number, acks.stream, acks.domain, *row) for number, *row in rows]
         refused += found.refused
     for refusal in refused:
@@ -395,7 +467,10 @@ def _answers(reader: AckReader, data: bytes) -> tuple[list[object], list[object]
 )
 def pub_ack(data: bytes) -> None:
     """Acknowledgements, payload and header block each: together, and again, what each says alone."""
-    parts = [(number, payload, head[0] if head else b"") for number, (payload, *head) in enumerate(records(data), 1)]
+    parts = [
+        (number, payload, head[0] if head else b"")
+        for number, (payload, *head) in enumerate(records(data), 1)
+    ]
     built = [frame(f"{INBOX}.{number}", ACKS, payload, head) for number, payload, head in parts]
     alone = [or_refused(lambda one=one: _answers(AckReader(INBOX), one)) for one in built]  # type: ignore[misc]
     reader = AckReader(INBOX)
@@ -403,5 +478,7 @@ def pub_ack(data: bytes) -> None:
     if ProtocolError in alone:
         assert together == [ProtocolError] * 2
         return
-    expected = tuple(sorted((row for rows in alone for row in rows[part]), key=repr) for part in (0, 1))
+    expected = tuple(
+        sorted((row for rows in alone for row in rows[part]), key=repr) for part in (0, 1)
+    )
     assert together == [expected] * 2

@@ -23,7 +23,22 @@ _NUMBERS = (
 )
 _NOISE = (b"\r\n", *(bytes([char]) for char in b'\n\r \t\0.:,"\\-\xff\xc3\x85\x1e'))
 _ODD: tuple[Any, ...] = (
-    *(None, True, False, "", -1, 1.5, 1e308, float("inf"), float("nan"), [], {}, [[]], {"": None}, "x" * 300),
+    *(
+        None,
+        True,
+        False,
+        "",
+        -1,
+        1.5,
+        1e308,
+        float("inf"),
+        float("nan"),
+        [],
+        {},
+        [[]],
+        {"": None},
+        "x" * 300,
+    ),
     *("\0", "\x1b[0m", "\r\n", "\ud800", "é", "٣", "*", ">"),
     *("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999Z", "1h"),
     *_NUMBERS,
@@ -33,7 +48,10 @@ _ODD: tuple[Any, ...] = (
 def change_bytes(random: Random, data: bytes, other: bytes, words: Sequence[bytes]) -> bytes:
     """Change one to eight places."""
     for _ in range(1 << random.randrange(4)):
-        at, length = random.randint(0, len(data)), min(random.randint(0, 16), 1 << random.randrange(12))
+        at, length = (
+            random.randint(0, len(data)),
+            min(random.randint(0, 16), 1 << random.randrange(12)),
+        )
         start = random.randint(0, len(other))
         number = random.choice(list(_NUMBER.finditer(data)) or [None])
         match random.randrange(8):
@@ -42,7 +60,11 @@ def change_bytes(random: Random, data: bytes, other: bytes, words: Sequence[byte
             case 1:
                 data = data[:at] + data[at + length :]
             case 2:
-                data = data[:at] + data[at : at + length] * random.choice((2, 3, 40)) + data[at + length :]
+                data = (
+                    data[:at]
+                    + data[at : at + length] * random.choice((2, 3, 40))
+                    + data[at + length :]
+                )
             case 3 if words:
                 data = data[:at] + random.choice(words) + data[at:]
             case 4:
@@ -50,7 +72,11 @@ def change_bytes(random: Random, data: bytes, other: bytes, words: Sequence[byte
             case 5:
                 data = data[:at] + other[start:]
             case 6 if number is not None:
-                data = data[: number.start()] + _digits(random, int(number[0][:300])) + data[number.end() :]
+                data = (
+                    data[: number.start()]
+                    + _digits(random, int(number[0][:300]))
+                    + data[number.end() :]
+                )
             case _:
                 data = data[:at] + random.randbytes(min(length, 4)) + data[at + length :]
     return data[:LONGEST]
@@ -77,15 +103,21 @@ def _changed(random: Random, box: list[Any], more: list[Any], words: Sequence[by
                 del part[key]
             case 2 if isinstance(part[key], str):
                 text = part[key].encode("utf-8", "surrogatepass")
-                part[key] = change_bytes(random, text, text, words).decode("utf-8", "surrogateescape")
+                part[key] = change_bytes(random, text, text, words).decode(
+                    "utf-8", "surrogateescape"
+                )
             case 3 if isinstance(part[key], dict):
                 part[key][random.choice([*_keys(more), "x"])] = deepcopy(random.choice(pieces))
             case 4:
                 part[key] = deepcopy(random.choice(pieces))
             case _:
-                part[key] = random.choice((*_ODD, *(word.decode("utf-8", "replace") for word in words), [part[key]]))
+                part[key] = random.choice(
+                    (*_ODD, *(word.decode("utf-8", "replace") for word in words), [part[key]])
+                )
         places = list(_places(box))
-    return json.dumps(box[0], ensure_ascii=random.random() < 0.8).encode("utf-8", "surrogatepass")[:LONGEST]
+    return json.dumps(box[0], ensure_ascii=random.random() < 0.8).encode("utf-8", "surrogatepass")[
+        :LONGEST
+    ]
 
 
 def _digits(random: Random, number: int) -> bytes:

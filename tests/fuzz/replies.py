@@ -22,7 +22,14 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.json_text import MAX_DEPTH, json_object
 from spark_jetstream.protocol.server_info import checked_info
 from spark_jetstream.protocol.stream import stream_summary
-from spark_jetstream.protocol.units import INT64_MAX, Bytes, Nanoseconds, Timestamp, parse_time, time_nanoseconds
+from spark_jetstream.protocol.units import (
+    INT64_MAX,
+    Bytes,
+    Nanoseconds,
+    Timestamp,
+    parse_time,
+    time_nanoseconds,
+)
 from spark_jetstream.protocol.wire import parse_status
 from spark_jetstream.sink.ledger_entry import TaskEntry
 from spark_jetstream.sink.report import TaskReport
@@ -61,7 +68,13 @@ def _depth(body: Any) -> int:
     return 1 + max(map(_depth, parts), default=0) if isinstance(body, (dict, list)) else 0
 
 
-@target("info", *_DEEP, b'"connect_urls":["127.0.0.1:4222"]', b'"version":"2.15.1-beta.1"', mutate=change_json)
+@target(
+    "info",
+    *_DEEP,
+    b'"connect_urls":["127.0.0.1:4222"]',
+    b'"version":"2.15.1-beta.1"',
+    mutate=change_json,
+)
 def info(data: bytes) -> None:
     """An INFO line: what is passed on is what nats-py can read."""
     first = checked_info(b"INFO " + data, first=True)
@@ -74,9 +87,26 @@ def info(data: bytes) -> None:
 
 
 _MODELS: tuple[type[Model], ...] = (
-    *(streams.StreamInfo, streams.StreamPage, streams.StreamNamesPage, streams.SnapshotReply, streams.RestoreReply),
-    *(consumers.ConsumerInfo, consumers.ConsumerPage, consumers.ConsumerNamesPage, consumers.PauseReply),
-    *(messages.MessageReply, messages.PubAck, messages.PurgeReply, messages.DoneReply, account.AccountInfo),
+    *(
+        streams.StreamInfo,
+        streams.StreamPage,
+        streams.StreamNamesPage,
+        streams.SnapshotReply,
+        streams.RestoreReply,
+    ),
+    *(
+        consumers.ConsumerInfo,
+        consumers.ConsumerPage,
+        consumers.ConsumerNamesPage,
+        consumers.PauseReply,
+    ),
+    *(
+        messages.MessageReply,
+        messages.PubAck,
+        messages.PurgeReply,
+        messages.DoneReply,
+        account.AccountInfo,
+    ),
 )
 _CONFIGS: tuple[type[streams.StreamConfig | consumers.ConsumerConfig], ...] = (
     streams.StreamConfig,
@@ -84,7 +114,14 @@ _CONFIGS: tuple[type[streams.StreamConfig | consumers.ConsumerConfig], ...] = (
 )
 
 
-@target("reply", *_DEEP, b'"error":{"code":404}', b'"config":{}', b'"0001-01-01T00:00:00Z"', mutate=change_json)
+@target(
+    "reply",
+    *_DEEP,
+    b'"error":{"code":404}',
+    b'"config":{}',
+    b'"0001-01-01T00:00:00Z"',
+    mutate=change_json,
+)
 def reply(data: bytes) -> None:
     """A reply of the API, for each model: a model that is written and read again as the same, or an error."""
     body = jsapi.reply(data, "ask")
@@ -119,7 +156,13 @@ def config(data: bytes) -> None:
     _quietly(lambda: Origin.of("B", "$JS.API", mirror if isinstance(mirror, dict) else None))
 
 
-@target("event", *_DEEP, b'"type":"io.nats.jetstream.advisory.v1.api_audit"', b'"timestamp":""', mutate=change_json)
+@target(
+    "event",
+    *_DEEP,
+    b'"type":"io.nats.jetstream.advisory.v1.api_audit"',
+    b'"timestamp":""',
+    mutate=change_json,
+)
 def event(data: bytes) -> None:
     """A message on the subjects of events: no message may end a watch, so nothing is raised."""
     read = parse_event("$JS.EVENT.ADVISORY.API", data)
@@ -151,7 +194,13 @@ def ledger(data: bytes) -> None:
         TaskReport.from_json(entry.report)
 
 
-@target("object", *_DEEP, b'"options":{"link":{"bucket":"b"}}', b'"digest":"SHA-256="', mutate=change_json)
+@target(
+    "object",
+    *_DEEP,
+    b'"options":{"link":{"bucket":"b"}}',
+    b'"digest":"SHA-256="',
+    mutate=change_json,
+)
 def object_meta(data: bytes) -> None:
     """A meta message of an object: written as it was read, or refused; and what is noted of uploads."""
     _quietly(lambda: read_note(data, "$O.B.C.x"))
@@ -177,7 +226,11 @@ def object_meta(data: bytes) -> None:
 def units(data: bytes) -> None:
     """Durations, sizes and times as text: exact numbers that print as themselves, or `ValueError`."""
     text = data.decode("utf-8", "surrogateescape")
-    kinds: tuple[type[Nanoseconds] | type[Bytes] | type[Timestamp], ...] = (Nanoseconds, Bytes, Timestamp)
+    kinds: tuple[type[Nanoseconds] | type[Bytes] | type[Timestamp], ...] = (
+        Nanoseconds,
+        Bytes,
+        Timestamp,
+    )
     for kind in kinds:
         try:
             value = kind.of(text)

@@ -25,7 +25,9 @@ SEED, COUNT = 20, 150
 def test_the_inputs_of_the_corpus(name: str) -> None:
     for path in TARGETS[name].corpus:
         data = path.read_bytes()
-        assert peak(partial(TARGETS[name].attempt, data)) <= MEMORY + MEMORY_FOR_A_BYTE * len(data), path
+        assert peak(partial(TARGETS[name].attempt, data)) <= MEMORY + MEMORY_FOR_A_BYTE * len(
+            data
+        ), path
 
 
 @pytest.mark.full
@@ -44,4 +46,7 @@ def test_a_search_begins_with_the_corpus() -> None:
     command = [sys.executable, "-m", "tests.fuzz", "--target", "ledger", "--seconds", "0"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert re.search(r"ledger +0 inputs .* [1-9]\d* lines by the corpus, +0 more by 0 inputs, 0 findings", ran.stdout)
+    assert re.search(
+        r"ledger +0 inputs .* [1-9]\d* lines by the corpus, +0 more by 0 inputs, 0 findings",
+        ran.stdout,
+    )

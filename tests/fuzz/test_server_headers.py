@@ -31,7 +31,9 @@ MOST = 2000  # bytes of a block
 def blocks() -> list[bytes]:
     """Blocks that end as a server expects them; in most of them is a line with an id of their own."""
     random = Random(SEED)
-    known = [block for path in TARGETS["headers"].corpus for block in path.read_bytes().split(b"\x1e")]
+    known = [
+        block for path in TARGETS["headers"].corpus for block in path.read_bytes().split(b"\x1e")
+    ]
     lines = (
         b"Nats-Msg-Id: @\r\n",
         b"\nNats-Msg-Id: @",
@@ -43,11 +45,15 @@ def blocks() -> list[bytes]:
     for number, block in enumerate(islice(inputs(TARGETS["headers"], random, known), COUNT)):
         at = random.randint(0, min(len(block), MOST))
         with_id = block[:at] + random.choice(lines) + block[at:MOST]
-        made.append(with_id.replace(b"@", b"id-%d-" % number).removesuffix(b"\r\n\r\n") + b"\r\n\r\n")
+        made.append(
+            with_id.replace(b"@", b"id-%d-" % number).removesuffix(b"\r\n\r\n") + b"\r\n\r\n"
+        )
     return made
 
 
-def test_any_header_block_means_to_the_connector_what_it_means_to_the_server(stream: MakeStream) -> None:
+def test_any_header_block_means_to_the_connector_what_it_means_to_the_server(
+    stream: MakeStream,
+) -> None:
     # The server must know the ids as long as the test runs.
     made = stream(allow_direct=True, duplicate_window=3600 * 10**9)
     sent: dict[int, tuple[int, bytes]] = {}
@@ -61,7 +67,11 @@ def test_any_header_block_means_to_the_connector_what_it_means_to_the_server(str
             whole = made.publisher.api(f"STREAM.MSG.GET.{made.name}", {"seq": sequence})["message"]
             sent[sequence] = number, base64.b64decode(whole.get("hdrs", ""))
             # The server takes what looks like a status out of the first line.
-            assert sent[sequence][1] in (block, re.sub(rb"^NATS/1.0[^\r]+", b"NATS/1.0", block), b"")
+            assert sent[sequence][1] in (
+                block,
+                re.sub(rb"^NATS/1.0[^\r]+", b"NATS/1.0", block),
+                b"",
+            )
             assert slow_headers(sent[sequence][1]) == slow_headers(block)
             one = admin.messages.get(made.name, sequence, direct=True)
             assert (one.headers, one.data) == (dict(slow_headers(block) or []), b"%d" % number)
@@ -71,8 +81,12 @@ def test_any_header_block_means_to_the_connector_what_it_means_to_the_server(str
         assert rows == {sequence: found and dict(found) for sequence, found in read.items()}
     for sequence, (number, block) in sent.items():
         name = b"id-%d-" % number
-        [again] = made.send(Message(f"{made.subject}.{number}", b"again", [("Nats-Msg-Id", name.decode())]))
-        assert (RawMessage("", sequence, block, b"", 0).message_id == name) == (again == sequence), block
+        [again] = made.send(
+            Message(f"{made.subject}.{number}", b"again", [("Nats-Msg-Id", name.decode())])
+        )
+        assert (RawMessage("", sequence, block, b"", 0).message_id == name) == (
+            again == sequence
+        ), block
 
 
 def test_a_server_keeps_the_headers_that_the_sink_lets_through(stream: MakeStream) -> None:

@@ -41,10 +41,16 @@ _DEFINITIONS = {
         eventTime={"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+\+00:00$"},
         producer=URI,
         schemaURL=URI,
-        run=_object("runId", runId={"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"})
+        run=_object(
+            "runId",
+            runId={"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"},
+        )
         | {"facets": _facets("Run")},
         job=_object("namespace name", **_DATASET, facets=_facets("Job")),
-        inputs={"type": "array", "items": _object("namespace name", **_DATASET, inputFacets=_facets("InputDataset"))},
+        inputs={
+            "type": "array",
+            "items": _object("namespace name", **_DATASET, inputFacets=_facets("InputDataset")),
+        },
         outputs={"type": "array", "items": _object("namespace name", **_DATASET)},
     ),
     **dict.fromkeys(("RunFacet", "JobFacet", "InputDatasetFacet"), _FACET),
@@ -52,10 +58,14 @@ _DEFINITIONS = {
 #: What the files of the standard facets require.
 _STANDARD = {
     "2-0-3/JobTypeJobFacet": _object(
-        "processingType integration", processingType={"enum": ["BATCH", "STREAMING"]}, integration={"type": "string"}
+        "processingType integration",
+        processingType={"enum": ["BATCH", "STREAMING"]},
+        integration={"type": "string"},
     ),
     "1-0-1/ErrorMessageRunFacet": _object(
-        "message programmingLanguage", message={"type": "string"}, programmingLanguage={"type": "string"}
+        "message programmingLanguage",
+        message={"type": "string"},
+        programmingLanguage={"type": "string"},
     ),
 }
 
@@ -65,19 +75,30 @@ OWN = "docs/monitoring/SparkJetstreamSequencesInputDatasetFacet.json"
 
 def _registry() -> Registry[Any]:
     """All schemas that an event may name. The tag of the release is in the URL of the project's own one."""
-    standard = {f"facets/{path}.json": {path.rpartition("/")[2]: schema} for path, schema in _STANDARD.items()}
-    schemas = {f"{_SPEC}/{path}": {"$defs": schema} for path, schema in {_CORE: _DEFINITIONS, **standard}.items()}
+    standard = {
+        f"facets/{path}.json": {path.rpartition("/")[2]: schema}
+        for path, schema in _STANDARD.items()
+    }
+    schemas = {
+        f"{_SPEC}/{path}": {"$defs": schema}
+        for path, schema in {_CORE: _DEFINITIONS, **standard}.items()
+    }
     own = json.loads((ROOT / OWN).read_text(encoding="utf-8"))
     schemas[f"{URLS['Source']}/raw/v{__version__}/{OWN}"] = own
     dialect = {"$schema": own["$schema"]}
-    return Registry().with_resources((uri, Resource.from_contents(dialect | schema)) for uri, schema in schemas.items())
+    return Registry().with_resources(
+        (uri, Resource.from_contents(dialect | schema)) for uri, schema in schemas.items()
+    )
 
 
 def check(event: Event) -> None:
     """Raise unless an event has the form of its schema, and each facet that of its own."""
     facets = [*event["run"]["facets"].values(), *event["job"]["facets"].values()]
     facets += [facet for dataset in event["inputs"] for facet in dataset["inputFacets"].values()]
-    for part, schema in [(event, event["schemaURL"]), *((facet, facet["_schemaURL"]) for facet in facets)]:
+    for part, schema in [
+        (event, event["schemaURL"]),
+        *((facet, facet["_schemaURL"]) for facet in facets),
+    ]:
         jsonschema.Draft202012Validator({"$ref": schema}, registry=_registry()).validate(part)
     assert event["producer"] == f"{URLS['Source']}/tree/v{__version__}"
 

@@ -36,8 +36,12 @@ HEARD = "spark_jetstream_last_progress_timestamp_seconds"
 TIME = "2026-02-03T04:05:06.000Z"
 
 
-def started(name: str | None = "orders", query: uuid.UUID = QUERY, run: uuid.UUID = RUN) -> QueryStartedEvent:
-    return QueryStartedEvent.fromJson({"id": str(query), "runId": str(run), "name": name, "timestamp": TIME})
+def started(
+    name: str | None = "orders", query: uuid.UUID = QUERY, run: uuid.UUID = RUN
+) -> QueryStartedEvent:
+    return QueryStartedEvent.fromJson(
+        {"id": str(query), "runId": str(run), "name": name, "timestamp": TIME}
+    )
 
 
 def progressed(
@@ -47,11 +51,15 @@ def progressed(
     return QueryProgressEvent(StreamingQueryProgress.fromJson(json.loads(text)))
 
 
-def ended(exception: str | None = None, query: uuid.UUID = QUERY, run: uuid.UUID = RUN) -> QueryTerminatedEvent:
+def ended(
+    exception: str | None = None, query: uuid.UUID = QUERY, run: uuid.UUID = RUN
+) -> QueryTerminatedEvent:
     return QueryTerminatedEvent(query, run, exception, None)
 
 
-BEHIND = progressed(source_of(latest=41, later=2_500_000_000), numInputRows=1500, batchDuration=3000)
+BEHIND = progressed(
+    source_of(latest=41, later=2_500_000_000), numInputRows=1500, batchDuration=3000
+)
 
 
 @pytest.fixture
@@ -105,7 +113,9 @@ def test_what_prometheus_gets(listener: JetStreamListener) -> None:
     }
 
 
-def test_only_this_machine_is_served_unless_an_address_is_named(listener: JetStreamListener) -> None:
+def test_only_this_machine_is_served_unless_an_address_is_named(
+    listener: JetStreamListener,
+) -> None:
     with pytest.raises(OSError, match="refused"):  # a server on all addresses listens there, too
         socket.create_connection(("127.0.0.2", listener.port or 0), timeout=10)
     named = JetStreamListener(port=0, address="127.0.0.2")
@@ -133,7 +143,9 @@ def test_a_scrape_sees_all_of_a_micro_batch_or_nothing(
 
 def test_an_idle_query_makes_progress(listener: JetStreamListener) -> None:
     # The listener was added to a query that ran already, and whose sink does not count.
-    listener.onQueryProgress(progressed(source_of(), sink={"description": "ForeachBatchSink", "numOutputRows": -1}))
+    listener.onQueryProgress(
+        progressed(source_of(), sink={"description": "ForeachBatchSink", "numOutputRows": -1})
+    )
     metrics = scrape(listener)
     assert not any("written" in name for name, _ in metrics)
     first = metrics[HEARD, ("orders", str(QUERY))]
@@ -153,7 +165,9 @@ def test_a_stopped_query_leaves_its_failures_and_a_failed_one_is_down_until_it_s
     down = {("spark_jetstream_query_up", ("orders", str(QUERY))): 0}
     failures = {("spark_jetstream_query_failures_total", ("orders",)): 1}
     assert scrape(listener) == down | failures
-    assert caplog.record_tuples == [("spark_jetstream.monitoring", logging.ERROR, "query orders failed: it broke")]
+    assert caplog.record_tuples == [
+        ("spark_jetstream.monitoring", logging.ERROR, "query orders failed: it broke")
+    ]
     other = uuid.UUID(int=10)  # without its checkpoint
     listener.onQueryStarted(started(query=other, run=NEXT_RUN))
     found = scrape(listener)
@@ -162,7 +176,9 @@ def test_a_stopped_query_leaves_its_failures_and_a_failed_one_is_down_until_it_s
     assert failures.items() <= found.items()
 
 
-@pytest.mark.parametrize("query", [QUERY, uuid.UUID(int=10)], ids=["its checkpoint", "no checkpoint"])
+@pytest.mark.parametrize(
+    "query", [QUERY, uuid.UUID(int=10)], ids=["its checkpoint", "no checkpoint"]
+)
 def test_late_events_of_a_failed_run_leave_the_next_run_as_it_is(
     listener: JetStreamListener, caplog: pytest.LogCaptureFixture, query: uuid.UUID
 ) -> None:
@@ -179,17 +195,24 @@ def test_late_events_of_a_failed_run_leave_the_next_run_as_it_is(
     assert scrape(listener) == of_next_run | failures
     listener.onQueryTerminated(ended(query=query, run=NEXT_RUN))
     assert scrape(listener) == failures
-    assert [record.message for record in caplog.records[-2:]] == ["query orders failed: it broke", "query orders ended"]
+    assert [record.message for record in caplog.records[-2:]] == [
+        "query orders failed: it broke",
+        "query orders ended",
+    ]
 
 
-def test_a_query_is_gone_with_its_last_run_where_the_end_of_another_was_missed(listener: JetStreamListener) -> None:
+def test_a_query_is_gone_with_its_last_run_where_the_end_of_another_was_missed(
+    listener: JetStreamListener,
+) -> None:
     listener.onQueryStarted(started())
     listener.onQueryStarted(started(run=NEXT_RUN))
     listener.onQueryTerminated(ended(run=NEXT_RUN))
     assert scrape(listener) == {("spark_jetstream_query_failures_total", ("orders",)): 0}
 
 
-def test_queries_without_a_name_leave_nothing_unless_they_failed(listener: JetStreamListener) -> None:
+def test_queries_without_a_name_leave_nothing_unless_they_failed(
+    listener: JetStreamListener,
+) -> None:
     """Each that begins without its checkpoint has another id."""
     for number in range(100, 103):
         query, run = uuid.UUID(int=number), uuid.UUID(int=2 * number)
@@ -209,7 +232,9 @@ def test_one_line_for_each_progress(caplog: pytest.LogCaptureFixture) -> None:
     listener.onQueryStarted(started(None))
     unknown = source_of(stream="OLD", description="a.b.PythonMicroBatchStream@1")
     untimed = source_of(stream="NEW", latest=19, read=0)
-    listener.onQueryProgress(progressed(source_of(latest=41, later=2_500_000_000), unknown, untimed, name=None))
+    listener.onQueryProgress(
+        progressed(source_of(latest=41, later=2_500_000_000), unknown, untimed, name=None)
+    )
     listener.onQueryTerminated(ended())
     listener.close()
     assert [record.message for record in caplog.records] == [
@@ -224,7 +249,9 @@ def test_one_line_for_each_progress(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
 
 
-def test_an_error_does_not_reach_spark(listener: JetStreamListener, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_does_not_reach_spark(
+    listener: JetStreamListener, caplog: pytest.LogCaptureFixture
+) -> None:
     """The rest is exported all the same."""
     newer = source_of(latest=41)
     newer["endOffset"]["version"] = 3
@@ -242,7 +269,9 @@ def test_the_registry_of_the_user() -> None:
     registry = CollectorRegistry(auto_describe=True)
     listener = JetStreamListener(registry=registry)
     listener.onQueryStarted(started())
-    assert ("spark_jetstream_query_up", ("orders", str(QUERY))) in samples(generate_latest(registry).decode())
+    assert ("spark_jetstream_query_up", ("orders", str(QUERY))) in samples(
+        generate_latest(registry).decode()
+    )
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         JetStreamListener(registry=registry)
     listener.close()
@@ -293,7 +322,10 @@ def test_the_page_has_each_metric_and_alerts_on_them(listener: JetStreamListener
     text = (DOCS / "monitoring.md").read_text()
     metrics = exported(listener)
     assert set(re.findall(r"^\| `(spark_jetstream_\w+)` \|", text, re.MULTILINE)) == metrics
-    [rules] = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(groups:.*?)^```$", text, re.M | re.S)]
+    [rules] = [
+        yaml.safe_load(block)
+        for block in re.findall(r"^```yaml\n(groups:.*?)^```$", text, re.M | re.S)
+    ]
     alerts = [rule for group in rules["groups"] for rule in group["rules"]]
     assert len({rule["alert"] for rule in alerts}) == len(alerts)
     for rule in alerts:

@@ -39,7 +39,9 @@ def read(start: object, end: object, **fields: Any) -> dict[str, Any]:
 
 
 def test_the_events_of_two_runs(collector: Collector) -> None:
-    listener = listening(collector, outputs={"orders": [COPIES, ("s3://lake", "orders/raw")]}, namespace="shop")
+    listener = listening(
+        collector, outputs={"orders": [COPIES, ("s3://lake", "orders/raw")]}, namespace="shop"
+    )
     listener.onQueryStarted(started())
     listener.onQueryProgress(progressed(read(None, cut(18, 3)), batchId=5))
     listener.onQueryTerminated(ended())
@@ -62,7 +64,9 @@ def test_the_events_of_two_runs(collector: Collector) -> None:
     assert running["outputs"] == first["outputs"]
     assert running["inputs"][0]["inputFacets"]["sparkJetstream_sequences"]["batch"] == 5
     assert inputs(running) == {("nats://10.0.0.1:4222", "ORDERS"): [{"first": 3, "last": 17}]}
-    assert inputs(last) == {("nats://10.0.0.1:4222", "ORDERS"): None}  # some endpoints look at this event alone
+    assert inputs(last) == {
+        ("nats://10.0.0.1:4222", "ORDERS"): None
+    }  # some endpoints look at this event alone
     assert failed["inputs"] == []
     assert failed["run"]["facets"]["errorMessage"]["message"] == "it broke\nhere"
 
@@ -82,9 +86,20 @@ BEFORE = offset("ORDERS", 11, 0)
         (read(None, offset("ORDERS", 18, 0), description=OLD), [{"last": 17}]),
         (read(None, offset("ORDERS", 18, 0), numInputRows=0), []),
     ],
-    ids=["read on", "idle", "created again", "created again, idle", "found", "added", "Spark 4.1", "nothing yet"],
+    ids=[
+        "read on",
+        "idle",
+        "created again",
+        "created again, idle",
+        "found",
+        "added",
+        "Spark 4.1",
+        "nothing yet",
+    ],
 )
-def test_what_a_micro_batch_read(collector: Collector, source: dict[str, Any], sequences: list[Any]) -> None:
+def test_what_a_micro_batch_read(
+    collector: Collector, source: dict[str, Any], sequences: list[Any]
+) -> None:
     listener = listening(collector)
     foreign = read(0, 7, description="RateStreamV2", latestOffset=7)
     listener.onQueryProgress(progressed(source, foreign))
@@ -107,7 +122,10 @@ def test_an_endpoint_that_refuses_some_events_gets_the_others(
         lineage.send("START", str(RUN), query)
     lineage.close()
     assert collector.kinds == [("taken", "START")]
-    paths = {(path, headers["Authorization"], headers["Content-Type"]) for path, headers in collector.requests}
+    paths = {
+        (path, headers["Authorization"], headers["Content-Type"])
+        for path, headers in collector.requests
+    }
     assert paths == {("/api/v1/lineage", "Bearer key", "application/json")}
     place = collector.url.split("/")[2]
     assert [record.message for record in caplog.records] == [
@@ -164,7 +182,9 @@ def test_closing_ends_beside_a_request_that_does_not(
     monkeypatch.setattr("spark_jetstream.monitoring.openlineage._SECONDS", 0.2)
     # The request has no timeout, as if its answer came a byte at a time.
     real = http.client.HTTPConnection.__init__
-    monkeypatch.setattr(http.client.HTTPConnection, "__init__", lambda self, place, timeout: real(self, place))
+    monkeypatch.setattr(
+        http.client.HTTPConnection, "__init__", lambda self, place, timeout: real(self, place)
+    )
     go_on = threading.Event()
     collector.answer = lambda event: 201 if go_on.wait(300) else 500
     lineage = OpenLineage(collector.url, servers=SERVERS)
@@ -204,12 +224,16 @@ def test_an_endpoint_of_https_needs_a_certificate(
 
 @pytest.mark.parametrize("url", ["http://marquez/größe", "http://marquez/x?namespace=größe"])
 def test_a_url_that_no_request_can_have_is_refused(url: str) -> None:
-    with pytest.raises(OptionError, match="has a character outside ASCII after the host: percent-encode it"):
+    with pytest.raises(
+        OptionError, match="has a character outside ASCII after the host: percent-encode it"
+    ):
         OpenLineage(url, servers=SERVERS)
     OpenLineage("http://größe/x", servers=SERVERS).close()
 
 
-@pytest.mark.parametrize("url", ["marquez:5000/lineage", "ftp://marquez/lineage", "http:///x", "http://u:p@marquez/x"])
+@pytest.mark.parametrize(
+    "url", ["marquez:5000/lineage", "ftp://marquez/lineage", "http:///x", "http://u:p@marquez/x"]
+)
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(OptionError, match="must be http:// or https:// and a host, without a user"):
         OpenLineage(url, servers=SERVERS)

@@ -23,7 +23,11 @@ from tests.support.streams import MakeStream
 
 
 def test_the_listener_of_a_session(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, caplog: pytest.LogCaptureFixture, collector: Collector
+    spark: SparkSession,
+    stream: MakeStream,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    collector: Collector,
 ) -> None:
     caplog.set_level("INFO", "spark_jetstream.monitoring")
     source, target = stream(), stream()
@@ -35,8 +39,12 @@ def test_the_listener_of_a_session(
     spark.streams.addListener(listener)
     try:
         rows = streaming(spark, source.url, source.name, maxMessagesPerTrigger=15)
-        sink = rows.selectExpr("data", f"'{target.subject}.x' subject").writeStream.format("jetstream")
-        sink = sink.options(servers=target.url, stream=target.name, checkpointLocation=str(tmp_path / "sink"))
+        sink = rows.selectExpr("data", f"'{target.subject}.x' subject").writeStream.format(
+            "jetstream"
+        )
+        sink = sink.options(
+            servers=target.url, stream=target.name, checkpointLocation=str(tmp_path / "sink")
+        )
         query = sink.queryName("copied").start()
         query.processAllAvailable()
         names = ("copied", str(query.id))
@@ -48,7 +56,9 @@ def test_the_listener_of_a_session(
         assert metrics["spark_jetstream_lag_messages", (*names, source.name)] == 0
         assert metrics["spark_jetstream_lag_seconds", (*names, source.name)] == 0
         query.stop()
-        wait_until(lambda: all(labels == ("copied",) for _, labels in scrape(listener)), "the end", 60)
+        wait_until(
+            lambda: all(labels == ("copied",) for _, labels in scrape(listener)), "the end", 60
+        )
         with pytest.raises(StreamingQueryException, match="cannot read stream NOWHERE"):
             available_now(streaming(spark, source.url, "NOWHERE"), tmp_path / "broken")
         wait_until(lambda: sum(scrape(listener).values()) == 1, "the failure", 60)
@@ -60,13 +70,19 @@ def test_the_listener_of_a_session(
     finally:
         spark.streams.removeListener(listener)
         listener.close()
-    check_log([f"{record.levelname} {record.message}" for record in caplog.records], source.name, "copied")
+    check_log(
+        [f"{record.levelname} {record.message}" for record in caplog.records], source.name, "copied"
+    )
     written = [{"namespace": source.url, "name": target.name}]
-    assert [event["outputs"] for event in collector.events[:-2]] == [written] * (len(collector.events) - 2)
+    assert [event["outputs"] for event in collector.events[:-2]] == [written] * (
+        len(collector.events) - 2
+    )
     check_lineage(collector, (source.url, source.name), str(query.runId))
 
 
-def check_lineage(collector: Collector, dataset: tuple[str, str], run: str, *, known: bool = True) -> None:
+def check_lineage(
+    collector: Collector, dataset: tuple[str, str], run: str, *, known: bool = True
+) -> None:
     """Both queries of `check_log`; micro-batches without rows have no sequences."""
     *events, started, failed = collector.events
     assert {event["run"]["runId"] for event in events} == {run}
@@ -75,7 +91,9 @@ def check_lineage(collector: Collector, dataset: tuple[str, str], run: str, *, k
     ranges = [inputs(event)[dataset] for event in events[1:-1]]
     expected = [[{"last": 40}]]
     if known:
-        expected = [[{"first": first, "last": last}] for first, last in ((1, 15), (16, 30), (31, 40))]
+        expected = [
+            [{"first": first, "last": last}] for first, last in ((1, 15), (16, 30), (31, 40))
+        ]
     assert [each for each in ranges if each] == expected
     assert (started["eventType"], failed["eventType"]) == ("START", "FAIL")
     assert started["run"]["runId"] == failed["run"]["runId"] != run
@@ -91,7 +109,10 @@ def check_log(lines: list[str], stream: str, query: str, *, known: bool = True) 
             (15, rf"{stream} 10 messages and \d+\.\d s behind"),
             (10, rf"{stream} 0 messages and 0\.0 s behind"),
         ]
-    texts = [rf"batch {number}: {rows} rows in \d+\.\d s; {text}" for number, (rows, text) in enumerate(batches)]
+    texts = [
+        rf"batch {number}: {rows} rows in \d+\.\d s; {text}"
+        for number, (rows, text) in enumerate(batches)
+    ]
     expected = [
         rf"INFO query {query} started, run [0-9a-f-]{{36}}",
         *(f"INFO query {query}, {text}" for text in texts),
@@ -107,7 +128,9 @@ def check_log(lines: list[str], stream: str, query: str, *, known: bool = True) 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("version", "known"), [*VERSIONS, (CONNECT, True)])
-def test_other_sparks(stream: MakeStream, version: str, known: bool, tmp_path: Path, collector: Collector) -> None:
+def test_other_sparks(
+    stream: MakeStream, version: str, known: bool, tmp_path: Path, collector: Collector
+) -> None:
     """Spark 4.0 and 4.1 say nothing about the end of the stream, and read all in the first micro-batch."""
     s = stream()
     s.fill(COUNT)
@@ -119,13 +142,20 @@ def test_other_sparks(stream: MakeStream, version: str, known: bool, tmp_path: P
     assert result["spark"] == (pyspark.__version__ if version == CONNECT else version)
     assert result["early"] == {}
     # In Python the offsets are text; in the JSON of the progress they are objects, but over Spark Connect text too.
-    assert (result["offset"], result["json_offset"]) == ("str", "str" if version == CONNECT else "dict")
+    assert (result["offset"], result["json_offset"]) == (
+        "str",
+        "str" if version == CONNECT else "dict",
+    )
     expected: list[tuple[Any, ...]] = [(41, None, None, None)]
     if known:
-        seconds = {next_: (s.stored_time(COUNT) - s.stored_time(next_ - 1)) / 1e9 for next_ in (16, 31, 41)}
+        seconds = {
+            next_: (s.stored_time(COUNT) - s.stored_time(next_ - 1)) / 1e9 for next_ in (16, 31, 41)
+        }
         expected = [(16, 41, 25, seconds[16]), (31, 41, 10, seconds[31]), (41, 41, 0, seconds[41])]
     fields = ("stream", "next", "latest", "messages", "seconds")
-    assert result["lags"] == [{s.name: dict(zip(fields, (s.name, *values), strict=True))} for values in expected]
+    assert result["lags"] == [
+        {s.name: dict(zip(fields, (s.name, *values), strict=True))} for values in expected
+    ]
     assert result["from_text"] == result["lags"][-1]
     names = ("orders", result["id"])
     running = samples(result["running"])
@@ -138,6 +168,8 @@ def test_other_sparks(stream: MakeStream, version: str, known: bool, tmp_path: P
     assert samples(result["stopped"]) == {("spark_jetstream_query_failures_total", ("orders",)): 0}
     failed = samples(result["failed"])
     assert failed["spark_jetstream_query_failures_total", ("broken",)] == 1
-    assert [value for (name, _), value in failed.items() if name == "spark_jetstream_query_up"] == [0]
+    assert [value for (name, _), value in failed.items() if name == "spark_jetstream_query_up"] == [
+        0
+    ]
     check_log(result["log"], s.name, "orders", known=known)
     check_lineage(collector, (s.url, s.name), result["run"], known=known)

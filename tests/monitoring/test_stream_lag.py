@@ -23,7 +23,10 @@ UNKNOWN = (None, None, None)
 
 
 def offset(stream: str, next_: int, timestamp: int, created: str = CREATED) -> dict[str, Any]:
-    return {"version": 1, "streams": {stream: {"next": next_, "created": created, "last_timestamp": timestamp}}}
+    return {
+        "version": 1,
+        "streams": {stream: {"next": next_, "created": created, "last_timestamp": timestamp}},
+    }
 
 
 def source_of(
@@ -60,7 +63,12 @@ def progress_of(*sources: dict[str, Any], **fields: Any) -> str:
         "numInputRows": 20,
         "inputRowsPerSecond": 0.0,
         "processedRowsPerSecond": 500.0,
-        "durationMs": {"addBatch": 35_273, "latestOffset": 53, "triggerExecution": 35_815, "walCommit": 128},
+        "durationMs": {
+            "addBatch": 35_273,
+            "latestOffset": 53,
+            "triggerExecution": 35_815,
+            "walCommit": 128,
+        },
         "stateOperators": [],
         "sources": list(sources),
         "sink": {"description": "NoopTable", "numOutputRows": 20},
@@ -80,7 +88,9 @@ def as_old_object(text: str) -> StreamingQueryProgress:
     """As Spark 4.0 and 4.1 make it: offsets are the text of Python's dictionaries."""
     progress = as_object(text)
     for source in progress["sources"]:
-        source.update({name: str(json.loads(source[name])) for name in ("endOffset", "latestOffset")})
+        source.update(
+            {name: str(json.loads(source[name])) for name in ("endOffset", "latestOffset")}
+        )
     return progress
 
 
@@ -136,17 +146,33 @@ def test_several_sources(form: Any) -> None:
         "endOffset": 7,
         "latestOffset": 7,
     }
-    kafka: dict[str, Any] = {"description": "KafkaV2[Subscribe[a]]", "startOffset": None, "endOffset": {"a": {"0": 5}}}
-    other: dict[str, Any] = {"description": NEW, "startOffset": None, "endOffset": {"version": 3}, "latestOffset": None}
+    kafka: dict[str, Any] = {
+        "description": "KafkaV2[Subscribe[a]]",
+        "startOffset": None,
+        "endOffset": {"a": {"0": 5}},
+    }
+    other: dict[str, Any] = {
+        "description": NEW,
+        "startOffset": None,
+        "endOffset": {"version": 3},
+        "latestOffset": None,
+    }
     rest = {"numInputRows": 1, "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 1.0}
     both = source_of(latest=41)
     both["endOffset"]["streams"] |= offset("RETURNS", 4, READ)["streams"]
     both["latestOffset"]["streams"] |= offset("RETURNS", 6, READ + 10**9)["streams"]
-    again = [source_of(next_=30, latest=41), source_of(next_=11, latest=41), source_of(next_=20, latest=41)]
+    again = [
+        source_of(next_=30, latest=41),
+        source_of(next_=11, latest=41),
+        source_of(next_=20, latest=41),
+    ]
     sources = [rate | rest, kafka | rest | {"latestOffset": None}, other | rest, both, *again]
     found = lag(form(progress_of(*sources)))
     # ORDERS is read four times.
-    assert [(name, each.next, each.messages) for name, each in found.items()] == [("ORDERS", 11, 30), ("RETURNS", 4, 2)]
+    assert [(name, each.next, each.messages) for name, each in found.items()] == [
+        ("ORDERS", 11, 30),
+        ("RETURNS", 4, 2),
+    ]
     assert lag(form(progress_of(rate | rest))) == {}
     # With other filters one is at its end, at an earlier sequence; of another Spark does not report the end.
     silent = source_of(next_=5) | {"latestOffset": None}
@@ -174,5 +200,7 @@ def test_pyspark_is_not_needed() -> None:
         "from spark_jetstream.monitoring import lag\n"
         f"print(lag({progress_of(source_of(latest=41))!r})['ORDERS'].messages)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout == "23\n"

@@ -46,7 +46,11 @@ def test_the_context_of_stored_messages(spark: SparkSession, stream: MakeStream)
     cases = [([("traceparent", value)], sampled) for value, sampled in VALUES.items()] + several
     s = stream()
     s.send(*(Message(f"{s.subject}.x", b"", headers) for headers, _ in cases))
-    contexts = batch(spark, s.url, s.name).orderBy("sequence").select(trace_context(F.col("headers")).alias("context"))
+    contexts = (
+        batch(spark, s.url, s.name)
+        .orderBy("sequence")
+        .select(trace_context(F.col("headers")).alias("context"))
+    )
     expected = [None if sampled is None else (TRACE, SPAN, sampled) for _, sampled in cases]
     assert [row.context for row in contexts.collect()] == expected
     assert contexts.select("context.*").columns == ["trace_id", "span_id", "sampled"]

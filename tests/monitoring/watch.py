@@ -32,7 +32,9 @@ def scrape_when(listener: JetStreamListener, ready: Callable[[str], bool]) -> st
 
     def check() -> str | None:
         nonlocal said
-        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as reply:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{listener.port}/metrics", timeout=60
+        ) as reply:
             said = reply.read().decode()
         return said if ready(said) else None
 
@@ -40,7 +42,9 @@ def scrape_when(listener: JetStreamListener, ready: Callable[[str], bool]) -> st
 
 
 def last_heard(text: str) -> float:
-    [seconds] = re.findall(r"^spark_jetstream_last_progress_timestamp_seconds{.*} (.+)$", text, re.MULTILINE)
+    [seconds] = re.findall(
+        r"^spark_jetstream_last_progress_timestamp_seconds{.*} (.+)$", text, re.MULTILINE
+    )
     return float(seconds)
 
 
@@ -49,7 +53,10 @@ def lags_in(progress: Any) -> dict[str, Any]:
 
 
 def main(mode: str, url: str, stream: str, folder: str, collector: str) -> dict[str, Any]:
-    log, handler = logging.getLogger("spark_jetstream.monitoring"), logging.handlers.BufferingHandler(1000)
+    log, handler = (
+        logging.getLogger("spark_jetstream.monitoring"),
+        logging.handlers.BufferingHandler(1000),
+    )
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     builder = (
@@ -57,19 +64,28 @@ def main(mode: str, url: str, stream: str, folder: str, collector: str) -> dict[
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.streaming.noDataProgressEventInterval", "500")  # milliseconds
     )
-    spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
+    spark = (
+        builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")
+    ).getOrCreate()
     listener = JetStreamListener(port=0, openlineage=OpenLineage(collector, servers=url))
     spark.streams.addListener(listener)
 
     def start(name: str, stream: str) -> Any:
         options = {"servers": url, "stream": stream, "maxMessagesPerTrigger": "15"}
         writer = spark.readStream.format("jetstream").options(**options).load().writeStream
-        return writer.format("noop").queryName(name).option("checkpointLocation", f"{folder}/{name}").start()
+        return (
+            writer.format("noop")
+            .queryName(name)
+            .option("checkpointLocation", f"{folder}/{name}")
+            .start()
+        )
 
     try:
         query = start("orders", stream)
         early = lags_in(query.lastProgress)
-        all_read = f'spark_jetstream_rows_read_total{{query="orders",query_id="{query.id}"}} {COUNT}'
+        all_read = (
+            f'spark_jetstream_rows_read_total{{query="orders",query_id="{query.id}"}} {COUNT}'
+        )
         running = scrape_when(listener, lambda text: all_read in text)
         last = query.lastProgress
         result = {
@@ -79,17 +95,25 @@ def main(mode: str, url: str, stream: str, folder: str, collector: str) -> dict[
             "run": str(query.runId),
             "offset": type(last["sources"][0]["endOffset"]).__name__,
             "json_offset": type(json.loads(last.json)["sources"][0]["endOffset"]).__name__,
-            "lags": [lags_in(progress) for progress in query.recentProgress if progress.numInputRows],
+            "lags": [
+                lags_in(progress) for progress in query.recentProgress if progress.numInputRows
+            ],
             "from_text": lags_in(last.json),
             "running": running,
             "idle": scrape_when(listener, lambda text: last_heard(text) > last_heard(running)),
         }
         query.stop()
-        result["stopped"] = scrape_when(listener, lambda text: 'query_up{query="orders"' not in text)
+        result["stopped"] = scrape_when(
+            listener, lambda text: 'query_up{query="orders"' not in text
+        )
         with contextlib.suppress(PySparkException):
             start("broken", "NOWHERE").awaitTermination()
-        result["failed"] = scrape_when(listener, lambda text: 'failures_total{query="broken"} 1' in text)
-        return result | {"log": [f"{record.levelname} {record.getMessage()}" for record in handler.buffer]}
+        result["failed"] = scrape_when(
+            listener, lambda text: 'failures_total{query="broken"} 1' in text
+        )
+        return result | {
+            "log": [f"{record.levelname} {record.getMessage()}" for record in handler.buffer]
+        }
     finally:
         # Over Spark Connect a thread waits for events as long as there is a listener, and Python for the thread.
         spark.streams.removeListener(listener)

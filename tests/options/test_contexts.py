@@ -63,10 +63,16 @@ def test_an_empty_context_is_all_defaults(home: Path) -> None:
     assert ConnectionOptions.from_spark({"context": "prod"}).api_prefix_resolved == "JSA.API"
 
 
-def test_a_context_is_found_by_name_or_by_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_context_is_found_by_name_or_by_path(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(home, url="nats://by-name")
     assert context_options("prod")["servers"] == "nats://by-name"
-    assert context_options(str(path)) == context_options("~/.config/nats/context/prod.json") == context_options("prod")
+    assert (
+        context_options(str(path))
+        == context_options("~/.config/nats/context/prod.json")
+        == context_options("prod")
+    )
     other = tmp_path / "xdg" / "nats" / "context"
     other.mkdir(parents=True)
     write(other, url="nats://by-xdg")
@@ -78,7 +84,14 @@ def test_home_and_variables_are_expanded_where_the_tool_expands_them(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEYS", "/keys")
-    write(home, creds="~/me.creds", ca="$KEYS/ca.pem", cert="${KEYS}/c.pem", key="~/k.pem", inbox_prefix="$KEYS")
+    write(
+        home,
+        creds="~/me.creds",
+        ca="$KEYS/ca.pem",
+        cert="${KEYS}/c.pem",
+        key="~/k.pem",
+        inbox_prefix="$KEYS",
+    )
     where = home.parents[2]
     assert context_options("prod") == {
         "credentialsFile": f"{where}/me.creds",
@@ -101,12 +114,18 @@ DATA = "data:;base64," + base64.b64encode(SECRET.encode()).decode()
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"user": "me", "password": "x", "creds": "/c", "nkey": "/n"}, {"user": "me", "password": "x"}),
+        (
+            {"user": "me", "password": "x", "creds": "/c", "nkey": "/n"},
+            {"user": "me", "password": "x"},
+        ),
         ({"creds": "/c", "nkey": "/n", "user_jwt": "a.b.c"}, {"credentialsFile": "/c"}),
         ({"nkey": "/n", "user_jwt": "a.b.c"}, {"nkeySeedFile": "/n"}),
         ({"user_jwt": "a.b.c", "user_seed": SECRET}, {"credentialsSecret": JWT}),
         ({"token": " t "}, {"token": " t "}),
-        ({"url": "nats://me:p%40@a", "user": "other", "password": "y"}, {"user": "me", "password": "p@"}),
+        (
+            {"url": "nats://me:p%40@a", "user": "other", "password": "y"},
+            {"user": "me", "password": "p@"},
+        ),
         ({"url": "nats://tok@a"}, {"token": "tok"}),
         ({"creds": "file:///c"}, {"credentialsFile": "/c"}),
         ({"creds": "env://THE_SECRET"}, {"credentialsSecret": SECRET}),
@@ -137,7 +156,13 @@ def test_authentication(
     [
         *(
             ({field: "something"}, f'"prod" sets {field}, which is not supported')
-            for field in ("socks_proxy", "nsc", "windows_cert_store", "windows_cert_match", "windows_cert_match_by")
+            for field in (
+                "socks_proxy",
+                "nsc",
+                "windows_cert_store",
+                "windows_cert_match",
+                "windows_cert_match_by",
+            )
         ),
         ({"windows_ca_certs_match": ["a"]}, "sets windows_ca_certs_match, which is not supported"),
         ({"token": SECRET, "user_jwt": "a.b.c"}, "sets token beside user_jwt"),
@@ -146,12 +171,21 @@ def test_authentication(
         ({"token": SECRET, "url": f"nats://me:{SECRET}@a"}, "sets token beside the user in url"),
         ({"token": "op://vault/item"}, "takes token from op://, which is not supported"),
         ({"creds": "nsc://o/a/u"}, "takes creds from nsc://, which is not supported"),
-        ({"token": "env://NOT_SET"}, 'takes token from the environment variable "NOT_SET", which is not set'),
-        ({"token": "file:///nowhere"}, 'takes token from the file "/nowhere", which cannot be read'),
+        (
+            {"token": "env://NOT_SET"},
+            'takes token from the environment variable "NOT_SET", which is not set',
+        ),
+        (
+            {"token": "file:///nowhere"},
+            'takes token from the file "/nowhere", which cannot be read',
+        ),
         ({"token": f"data:;base64,{SECRET}!"}, "has base64 in token that cannot be decoded"),
         ({"token": f"data:,{SECRET}"}, "has a data: URI in token that is not base64"),
         ({"token": 7}, "has a field token that is not text"),
-        ({"url": f"nats://me:{SECRET}@a:b"}, 'in "prod", url holds URL number 1 ("nats://a"), in which the port'),
+        (
+            {"url": f"nats://me:{SECRET}@a:b"},
+            'in "prod", url holds URL number 1 ("nats://a"), in which the port',
+        ),
         ({"url": f"nats://me:{SECRET}@a,ws://b"}, 'in "prod", url mixes'),
         (f'{{"token": "{SECRET}"'.encode(), "is not JSON"),
         (f'["{SECRET}"]'.encode(), "is not a JSON object"),
@@ -160,7 +194,9 @@ def test_authentication(
     ],
 )
 def test_what_is_refused(home: Path, content: dict[str, Any] | bytes, words: str) -> None:
-    (home / "prod.json").write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    (home / "prod.json").write_bytes(
+        content if isinstance(content, bytes) else json.dumps(content).encode()
+    )
     with pytest.raises(OptionError) as caught:
         ConnectionOptions.from_spark({"context": "prod"})
     assert words in str(caught.value)
@@ -194,19 +230,36 @@ def test_a_context_that_is_not_there(home: Path, name: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        ({}, {"user": "me", "domain": "hub", "tls_ca_file": "/ca", "tls_cert_file": "/c", "tls_key_file": "/k"}),
-        ({"servers": "nats://other"}, {"servers": ("nats://other",), "user": "me", "password": SecretStr("x")}),
+        (
+            {},
+            {
+                "user": "me",
+                "domain": "hub",
+                "tls_ca_file": "/ca",
+                "tls_cert_file": "/c",
+                "tls_key_file": "/k",
+            },
+        ),
+        (
+            {"servers": "nats://other"},
+            {"servers": ("nats://other",), "user": "me", "password": SecretStr("x")},
+        ),
         ({"token": "t"}, {"token": SecretStr("t"), "user": None, "password": None}),
         ({"credentialsFile": "/c"}, {"credentials_file": "/c", "user": None}),
         ({"servers": "nats://you:y@b"}, {"user": "you", "password": SecretStr("y")}),
         ({"servers": "nats://t@b"}, {"user": None, "token": SecretStr("t")}),
         ({"apiPrefix": "JSA.API"}, {"domain": None, "api_prefix": "JSA.API"}),
         ({"tlsCaPem": "pem"}, {"tls_ca_file": None, "tls_ca_pem": "pem", "tls_cert_file": "/c"}),
-        ({"tlsCertPem": "c", "tlsKeySecret": "k"}, {"tls_cert_file": None, "tls_key_file": None, "tls_cert_pem": "c"}),
+        (
+            {"tlsCertPem": "c", "tlsKeySecret": "k"},
+            {"tls_cert_file": None, "tls_key_file": None, "tls_cert_pem": "c"},
+        ),
         ({"inboxPrefix": "_I"}, {"inbox_prefix": "_I", "user": "me"}),
     ],
 )
-def test_options_beside_a_context_win(home: Path, own: dict[str, str], expected: dict[str, object]) -> None:
+def test_options_beside_a_context_win(
+    home: Path, own: dict[str, str], expected: dict[str, object]
+) -> None:
     login, files = {"user": "me", "password": "x"}, {"ca": "/ca", "cert": "/c", "key": "/k"}
     write(home, url="nats://a", jetstream_domain="hub", inbox_prefix="_INBOX_me", **login, **files)
     resolved = ConnectionOptions.from_spark({"context": "prod", **own})
@@ -222,9 +275,13 @@ def test_the_login_of_a_contexts_url_is_authentication_too(home: Path) -> None:
 
 def test_a_contexts_mistake_is_told_as_one(home: Path) -> None:
     write(home, jetstream_domain="a.b", user="me")
-    with pytest.raises(OptionError, match=r"option domain must be .* \(it comes from option context, prod\)"):
+    with pytest.raises(
+        OptionError, match=r"option domain must be .* \(it comes from option context, prod\)"
+    ):
         ConnectionOptions.from_spark({"context": "prod", "token": "t"})
-    with pytest.raises(OptionError, match=r"user needs password beside it \(it comes from option context, prod\)"):
+    with pytest.raises(
+        OptionError, match=r"user needs password beside it \(it comes from option context, prod\)"
+    ):
         ConnectionOptions.from_spark({"context": "prod", "domain": "a"})
 
 
@@ -254,13 +311,22 @@ def test_executors_do_not_need_the_context(home: Path) -> None:
         ({"NATS_CREDS": "me.creds", "NATS_NKEY": "me.nk"}, {"credentialsFile": "me.creds"}),
         ({"NATS_JWT": "a.b.c"}, {"jwtSecret": "a.b.c"}),
         ({"NATS_JWT": "a.b.c", "NATS_SEED": SECRET}, {"credentialsSecret": JWT}),
-        ({"NATS_JWT": "a.b.c", "NATS_SEED": SECRET, "NATS_NKEY": "me.nk"}, {"nkeySeedFile": "me.nk"}),
-        ({"NATS_USER": "me", "NATS_PASSWORD": "p", "NATS_CREDS": "me.creds"}, {"user": "me", "password": "p"}),
+        (
+            {"NATS_JWT": "a.b.c", "NATS_SEED": SECRET, "NATS_NKEY": "me.nk"},
+            {"nkeySeedFile": "me.nk"},
+        ),
+        (
+            {"NATS_USER": "me", "NATS_PASSWORD": "p", "NATS_CREDS": "me.creds"},
+            {"user": "me", "password": "p"},
+        ),
         (
             {"NATS_CA": "ca.pem", "NATS_CERT": "c.pem", "NATS_KEY": "k.pem"},
             {"tlsCaFile": "ca.pem", "tlsCertFile": "c.pem", "tlsKeyFile": "k.pem"},
         ),
-        ({"NATS_CONTEXT": "production", "NATS_TIMEOUT": "3s"}, {"context": "production", "requestTimeout": "3s"}),
+        (
+            {"NATS_CONTEXT": "production", "NATS_TIMEOUT": "3s"},
+            {"context": "production", "requestTimeout": "3s"},
+        ),
     ],
 )
 def test_what_the_variables_stand_for(environ: dict[str, str], expected: dict[str, str]) -> None:
@@ -271,7 +337,10 @@ def test_what_the_variables_stand_for(environ: dict[str, str], expected: dict[st
     ("environ", "named"),
     [
         ({"NATS_PASSWORD": SECRET}, "NATS_PASSWORD is set without NATS_USER"),
-        ({"NATS_USER": "me", "NATS_PASSWORD": "p", "NATS_TOKEN": SECRET}, "NATS_USER and NATS_TOKEN"),
+        (
+            {"NATS_USER": "me", "NATS_PASSWORD": "p", "NATS_TOKEN": SECRET},
+            "NATS_USER and NATS_TOKEN",
+        ),
         ({"NATS_USER": "me", "NATS_TOKEN": SECRET}, "NATS_USER and NATS_TOKEN"),
         ({"NATS_CREDS": "f", "NATS_TOKEN": SECRET}, "NATS_CREDS and NATS_TOKEN"),
         ({"NATS_JWT": SECRET, "NATS_TOKEN": SECRET}, "NATS_JWT and NATS_TOKEN"),
@@ -317,7 +386,9 @@ def test_which_context_is_taken(selection: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_selection_that_cannot_be_read(selection: Path) -> None:
     selection.write_bytes(b"\xff\xfe")
-    with pytest.raises(OptionError, match=r"^option context: the file .*context\.txt, .*, is not UTF-8 text$"):
+    with pytest.raises(
+        OptionError, match=r"^option context: the file .*context\.txt, .*, is not UTF-8 text$"
+    ):
         connects_to()
     selection.unlink()
     selection.mkdir()
@@ -328,18 +399,23 @@ def test_an_error_says_that_a_value_comes_from_the_environment(
     selection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NATS_TIMEOUT", "soon")
-    with pytest.raises(OptionError, match=r"requestTimeout must be .* \(it comes from the environment, NATS_TIMEOU"):
+    with pytest.raises(
+        OptionError, match=r"requestTimeout must be .* \(it comes from the environment, NATS_TIMEOU"
+    ):
         JetStreamAdmin.from_environment()
     assert JetStreamAdmin.from_environment(requestTimeout="2s").options.request_timeout == 2
     with pytest.raises(OptionError) as caught:
         JetStreamAdmin.from_environment(connectTimeout="soon", requestTimeout="2s")
     assert "environment" not in str(caught.value)
     selection.write_text("gone\n")
-    with pytest.raises(OptionError, match=r'there is no context "gone" .*\(it comes from nats context select\)$'):
+    with pytest.raises(
+        OptionError, match=r'there is no context "gone" .*\(it comes from nats context select\)$'
+    ):
         JetStreamAdmin.from_environment(requestTimeout="2s")
     monkeypatch.setenv("NATS_CONTEXT", "gone")
     with pytest.raises(
-        OptionError, match=r'there is no context "gone" .*\(it comes from the environment, NATS_CONTEXT'
+        OptionError,
+        match=r'there is no context "gone" .*\(it comes from the environment, NATS_CONTEXT',
     ):
         JetStreamAdmin.from_environment(requestTimeout="2s")
 

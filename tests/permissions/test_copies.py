@@ -65,8 +65,12 @@ def has(target: JetStreamAdmin, names: set[str]) -> bool:
 
 def check(targets: Mapping[str, JetStreamAdmin]) -> None:
     """Compare the copies of those that lack a subject, and of the one that lacks none ("")."""
-    expected = {missing: whole_without(missing) if missing else tuple(COPIES) for missing in targets}
-    for missing in sorted(targets, reverse=True):  # the one that lacks none at the end: others had as much time
+    expected = {
+        missing: whole_without(missing) if missing else tuple(COPIES) for missing in targets
+    }
+    for missing in sorted(
+        targets, reverse=True
+    ):  # the one that lacks none at the end: others had as much time
         enough, target = {*expected[missing]}, targets[missing]
         wait_until(partial(has, target, enough), f"{enough} without {missing}")
     assert {missing: whole(target) for missing, target in targets.items()} == {
@@ -75,7 +79,10 @@ def check(targets: Mapping[str, JetStreamAdmin]) -> None:
 
 
 def admins(server: NatsServer, user: str, count: int, password: str = "pw") -> list[JetStreamAdmin]:
-    return [JetStreamAdmin(servers=server.url, user=f"{user}{number}", password=password) for number in range(count)]
+    return [
+        JetStreamAdmin(servers=server.url, user=f"{user}{number}", password=password)
+        for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize("purpose", ["leaf-copy", "leaf-origin"])
@@ -88,8 +95,12 @@ def test_copies_across_a_leaf_node(purpose: str) -> None:
     address = f"{LOOPBACK}:{lease.port}"
     hubs = leaves = remotes = ""
     for number, subject in enumerate(missing):
-        remote = user_config(f"remote{number}", "pw", [line for line in lines if line.subject != subject])
-        account = f"A{number} {{ jetstream: enabled, users: [ {{ user: admin{number}, password: pw }}"
+        remote = user_config(
+            f"remote{number}", "pw", [line for line in lines if line.subject != subject]
+        )
+        account = (
+            f"A{number} {{ jetstream: enabled, users: [ {{ user: admin{number}, password: pw }}"
+        )
         hubs += f"{account}\n{remote} ] }}\n"
         leaves += f"{account} ] }}\n"
         remotes += f'{{ url: "nats://remote{number}:pw@{address}", account: A{number} }}\n'
@@ -97,7 +108,9 @@ def test_copies_across_a_leaf_node(purpose: str) -> None:
     of_leaf = f"jetstream {{ domain: leaf }}\nleafnodes {{ remotes: [ {remotes} ] }}"
     with ExitStack() as stack:
         stack.callback(lease.release)
-        hub = stack.enter_context(NatsServer(config=f"{of_hub}\naccounts {{ {hubs} }}", http_monitor=True))
+        hub = stack.enter_context(
+            NatsServer(config=f"{of_hub}\naccounts {{ {hubs} }}", http_monitor=True)
+        )
         leaf = stack.enter_context(NatsServer(config=f"{of_leaf}\naccounts {{ {leaves} }}"))
         stack.callback(close_all)
         wait_until(lambda: hub.monitor("/leafz")["leafnodes"] == len(missing), "all are linked")
@@ -128,7 +141,9 @@ def test_copies_of_another_account() -> None:
     with NatsServer(config=f"accounts {{ {pairs} }}") as server:
         try:
             targets = admins(server, "guest", len(missing), "change-me-too")
-            for origin, target in zip(admins(server, "owner", len(missing), "change-me"), targets, strict=True):
+            for origin, target in zip(
+                admins(server, "owner", len(missing), "change-me"), targets, strict=True
+            ):
                 copy(origin, target, external)
             check(dict(zip(missing, targets, strict=True)))
         finally:

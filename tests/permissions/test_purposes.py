@@ -88,7 +88,11 @@ def change_consumers(account: Account) -> None:
     consumers.create("S", durable_name="f", filter_subject="s.a")
     consumers.create("S", durable_form=True, durable_name="o", ack_policy="explicit")
     consumers.create(
-        "S", durable_name="g", priority_groups=["g"], priority_policy="pinned_client", ack_policy="explicit"
+        "S",
+        durable_name="g",
+        priority_groups=["g"],
+        priority_policy="pinned_client",
+        ack_policy="explicit",
     )
     assert len(list(consumers.names("S"))) == len(list(consumers.infos("S"))) == 6
     assert consumers.load("S", "d").num_pending == 2
@@ -101,7 +105,11 @@ def change_consumers(account: Account) -> None:
     assert consumers.delete("S", "d")
     # The server waits for an answer in front of 2 MiB.
     account.fill(*(["s.a"] * 300), data=b"x" * 10_000)
-    push: dict[str, Any] = {"deliver_subject": f"{INBOX}.push", "flow_control": True, "idle_heartbeat": "1s"}
+    push: dict[str, Any] = {
+        "deliver_subject": f"{INBOX}.push",
+        "flow_control": True,
+        "idle_heartbeat": "1s",
+    }
     consumers.create("S", durable_name="p", ack_policy="none", **push)
     assert len(list(islice(consumers.receive("S", "p", timeout=30), 302))) == 302
 
@@ -119,13 +127,21 @@ def count(account: Account) -> None:
     assert [mine.increment("s.a").val, mine.increment("s.b", 5).val] == ["1", "5"]
     assert mine.get("s.a").value == "1"
     for filters in ((), ("s.a",), ("s.a", "s.b")):
-        assert [found.subject for found in mine.list(*filters, stream="S")] == list(filters or ("s.a", "s.b"))
+        assert [found.subject for found in mine.list(*filters, stream="S")] == list(
+            filters or ("s.a", "s.b")
+        )
 
 
 def back_up(account: Account) -> None:
     """By `admin.streams.backup`, but with a window that is smaller than the stream."""
     with tempfile.TemporaryDirectory() as folder:
-        backup(Api(account.connect().options), "S", Path(folder) / "s.tar", chunk_size=65536, window_size=65536)
+        backup(
+            Api(account.connect().options),
+            "S",
+            Path(folder) / "s.tar",
+            chunk_size=65536,
+            window_size=65536,
+        )
 
 
 def large(account: Account) -> None:
@@ -142,7 +158,10 @@ def saved(account: Account) -> None:
 
 
 def archive(account: Account) -> Path:
-    return Path(tempfile.gettempdir()) / f"{account.login['user']}-{account.login['servers'].rpartition(':')[2]}.tar"
+    return (
+        Path(tempfile.gettempdir())
+        / f"{account.login['user']}-{account.login['servers'].rpartition(':')[2]}.tar"
+    )
 
 
 def restore(account: Account) -> None:
@@ -169,7 +188,9 @@ def key_value(account: Account) -> None:
     bucket = mine.bucket("b")
     revision = bucket.put("x.y", "1")
     assert bucket.create("z", "2") == revision + 1
-    assert bucket.get("x.y").value == bucket.get("x.y", revision=revision, direct=True).value == b"1"
+    assert (
+        bucket.get("x.y").value == bucket.get("x.y", revision=revision, direct=True).value == b"1"
+    )
     assert bucket.get("x.y", direct=True).value == b"1"
     assert sorted(bucket.keys()) == ["x.y", "z"]
     assert sorted(bucket.keys("x.*", "z")) == ["x.y", "z"]
@@ -215,7 +236,9 @@ def case(
 ) -> Case:
     """The case of the purpose that `name` begins with, of stream S unless another or a bucket is given."""
     asked = asked if "bucket" in asked else {"stream": "S", **asked}
-    return Case(name, lines or need(name.partition(" ")[0], **asked), prepare, work, fallbacks or {})
+    return Case(
+        name, lines or need(name.partition(" ")[0], **asked), prepare, work, fallbacks or {}
+    )
 
 
 FILTERED = partial(use.durable, subjects="s.a")
@@ -237,12 +260,22 @@ CASES = [
         {"CONSUMER.DELETE": use.read_dead_letters},
     ),
     case("read-direct", use.filled, partial(use.read_all_ways, readWith="direct")),
-    case("find-streams", use.filled, use.find, lines=merged(need("find-streams"), need("read-direct"))),
+    case(
+        "find-streams",
+        use.filled,
+        use.find,
+        lines=merged(need("find-streams"), need("read-direct")),
+    ),
     case("durable", INTEREST, use.durable, lines=keeping("read", "durable")),
     case("durable with a filter", use.made, FILTERED, lines=keeping("read", "durable", "s.a")),
     case("durable with direct gets", WATCHFUL, DIRECTLY, lines=keeping("read-direct", "durable")),
     case("durable-old", INTEREST, use.durable, lines=keeping("read", "durable-old")),
-    case("durable-old with direct gets", WATCHFUL, DIRECTLY, lines=keeping("read-direct", "durable-old")),
+    case(
+        "durable-old with direct gets",
+        WATCHFUL,
+        DIRECTLY,
+        lines=keeping("read-direct", "durable-old"),
+    ),
     case("durable-queue", QUEUE, use.queue, lines=working()),
     case("durable-queue with a filter", QUEUE, FILTERED, lines=working("s.a")),
     case("kv-read", use.bucket_kv, use.read_kv, bucket="b"),
@@ -254,7 +287,12 @@ CASES = [
         bucket="b",
     ),
     case("object-read", use.bucket_objects, use.read_objects, bucket="b"),
-    case("object-read-direct", use.bucket_objects, partial(use.read_objects, readWith="direct"), bucket="b"),
+    case(
+        "object-read-direct",
+        use.bucket_objects,
+        partial(use.read_objects, readWith="direct"),
+        bucket="b",
+    ),
     # Writing
     case(
         "write",
@@ -272,9 +310,17 @@ CASES = [
         "write at-least-once",
         use.made,
         lambda account: use.store(account, delivery="at-least-once"),
-        lines=tuple(line for line in need("write", stream="S", subjects=["s.*"]) if not line.without),
+        lines=tuple(
+            line for line in need("write", stream="S", subjects=["s.*"]) if not line.without
+        ),
     ),
-    case("write-exactly-once", use.made, use.write_exactly_once, subjects=["s.a"], dead_letter="s.dead"),
+    case(
+        "write-exactly-once",
+        use.made,
+        use.write_exactly_once,
+        subjects=["s.a"],
+        dead_letter="s.dead",
+    ),
     case(
         "kv-write",
         use.bucket_kv_beside_a_stream,
@@ -287,7 +333,13 @@ CASES = [
         bucket="b",
         dead_letter="s.dead",
     ),
-    case("object-write", use.bucket_objects, use.object_write, {"STREAM.INFO": use.object_write_unseen}, bucket="b"),
+    case(
+        "object-write",
+        use.bucket_objects,
+        use.object_write,
+        {"STREAM.INFO": use.object_write_unseen},
+        bucket="b",
+    ),
     case("ensure-stream", use.nothing, use.ensure),
     case("ensure-stream-update", use.nothing, use.ensure_update),
     # Administering
@@ -304,7 +356,15 @@ CASES = [
     case("admin-events", stream, hear, stream="*"),
     case("admin-events of a stream", stream, partial(hear, of="S")),
 ]
-QUICK = ("read", "durable", "kv-read-direct", "write", "ensure-stream", "admin-account", "admin-messages")
+QUICK = (
+    "read",
+    "durable",
+    "kv-read-direct",
+    "write",
+    "ensure-stream",
+    "admin-account",
+    "admin-messages",
+)
 
 
 @pytest.fixture(autouse=True)

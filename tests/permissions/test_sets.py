@@ -41,37 +41,62 @@ def test_a_read_needs_what_its_filters_ask_for() -> None:
     for filters, expected in (([], [create]), (["a.*"], [f"{create}.a.*"]), (["a", "b"], [create])):
         lines = needed("read", stream="S", subjects=filters)
         assert [subject for subject in subjects(lines) if ".CREATE." in subject] == expected
-    either = {line.subject: line.when for line in needed("read", stream="S") if ".CREATE." in line.subject}
+    either = {
+        line.subject: line.when for line in needed("read", stream="S") if ".CREATE." in line.subject
+    }
     assert either == {create: "without a filter, or with several", f"{create}.>": "with one filter"}
 
 
 def test_a_read_without_a_filter_may_ask_the_leader_and_can_do_without() -> None:
     for filters, optional in (([], True), (None, True), (["a.*"], False), (["a", "b"], False)):
         lines = needed("read", stream="S", subjects=filters)
-        assert ("$JS.API.STREAM.MSG.GET.S" in [line.subject for line in lines if line.without]) == optional
+        assert (
+            "$JS.API.STREAM.MSG.GET.S" in [line.subject for line in lines if line.without]
+        ) == optional
     (letters,) = (line for line in needed("dead-letters-read") if ".MSG.GET." in line.subject)
-    assert (letters.when, letters.without) == ("columns of the message", "")  # it reads the messages, too
+    assert (letters.when, letters.without) == (
+        "columns of the message",
+        "",
+    )  # it reads the messages, too
 
 
 #: What would show or change something of a stream that no purpose was asked for.
 ELSEWHERE = (
-    *(f"$JS.API.STREAM.{verb}.T" for verb in ("INFO", "CREATE", "UPDATE", "DELETE", "PURGE", "MSG.GET", "MSG.DELETE")),
-    *(f"$JS.API.{verb}.T" for verb in ("DIRECT.GET", "STREAM.SNAPSHOT", "STREAM.RESTORE", "CONSUMER.LIST")),
-    *(f"$JS.API.CONSUMER.{verb}.T.c" for verb in ("INFO", "CREATE", "DELETE", "RESET", "PAUSE", "MSG.NEXT")),
+    *(
+        f"$JS.API.STREAM.{verb}.T"
+        for verb in ("INFO", "CREATE", "UPDATE", "DELETE", "PURGE", "MSG.GET", "MSG.DELETE")
+    ),
+    *(
+        f"$JS.API.{verb}.T"
+        for verb in ("DIRECT.GET", "STREAM.SNAPSHOT", "STREAM.RESTORE", "CONSUMER.LIST")
+    ),
+    *(
+        f"$JS.API.CONSUMER.{verb}.T.c"
+        for verb in ("INFO", "CREATE", "DELETE", "RESET", "PAUSE", "MSG.NEXT")
+    ),
     *("$JS.ACK.T.c.1.1.1.1.0", "t.a", "$KV.t.k", "$O.t.C.n", "$O.t.M.n", "$SYS.REQ.SERVER.PING"),
 )
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)
-def test_every_purpose_has_its_lines_with_any_prefix_and_none_of_other_streams(purpose: str) -> None:
-    asked = partial(needed, purpose, stream="S", bucket="b", subjects=["x"], durable="d", dead_letter="dead")
+def test_every_purpose_has_its_lines_with_any_prefix_and_none_of_other_streams(
+    purpose: str,
+) -> None:
+    asked = partial(
+        needed, purpose, stream="S", bucket="b", subjects=["x"], durable="d", dead_letter="dead"
+    )
     lines, prefixed = asked(), asked(prefix="OWNER.API", inbox_prefix="_MINE")
     assert all(line.why for line in lines)
     assert len({(line.kind, line.subject) for line in lines}) == len(lines)
-    moved = [line.subject.replace("$JS.API.", "OWNER.API.").replace("_INBOX.", "_MINE.") for line in lines]
+    moved = [
+        line.subject.replace("$JS.API.", "OWNER.API.").replace("_INBOX.", "_MINE.")
+        for line in lines
+    ]
     moved = [f"OWNER.API.{subject}" if subject.startswith("$KV.") else subject for subject in moved]
     assert subjects(prefixed) == moved
-    assert [subject for subject in ELSEWHERE for line in lines if line.covers(Permission(subject, ""))] == []
+    assert [
+        subject for subject in ELSEWHERE for line in lines if line.covers(Permission(subject, ""))
+    ] == []
 
 
 def test_a_purpose_without_its_names_is_refused() -> None:
@@ -125,22 +150,32 @@ def test_a_user_is_written_as_the_server_reads_it() -> None:
 }"""
     )
     assert '    publish { deny: [">"] }' in user_config("ann", "pw", lines[2:])
-    assert "  }\n    allow_responses: true\n  }\n}" in user_config("ann", "pw", lines, allow_responses=True)
+    assert "  }\n    allow_responses: true\n  }\n}" in user_config(
+        "ann", "pw", lines, allow_responses=True
+    )
 
 
 @pytest.mark.usefixtures("no_connection_left")
 def test_a_user_may_have_any_text_that_a_server_can_read() -> None:
     user, password, subject = "jürgen\t", 'pä"\\s\n\r\N{GRINNING FACE}', "größe.a"
     lines = [Permission("größe.>", "rows"), Permission("_INBOX.>", "answers", kind="subscribe")]
-    with NatsServer(config=f"authorization {{ users: [ {user_config(user, password, lines)} ] }}") as server:
+    with NatsServer(
+        config=f"authorization {{ users: [ {user_config(user, password, lines)} ] }}"
+    ) as server:
         login = {"servers": server.url, "user": user, "password": password}
         connection = connect(ConnectionOptions.from_spark(login))
         with pytest.raises(NoResponders):
             connection.request(subject, b"", context="ask")
     for sign in "\0\b\f\x1f":
-        cases = (f"a{sign}", "b", lines), ("a", f"b{sign}", lines), ("a", "b", [Permission(f"c{sign}", "rows")])
+        cases = (
+            (f"a{sign}", "b", lines),
+            ("a", f"b{sign}", lines),
+            ("a", "b", [Permission(f"c{sign}", "rows")]),
+        )
         for what, given in zip(("user", "password", "subject"), cases, strict=True):
-            with pytest.raises(ValueError, match=f"^a {what} with a control character is not possible"):
+            with pytest.raises(
+                ValueError, match=f"^a {what} with a control character is not possible"
+            ):
                 user_config(*given)
 
 
@@ -159,7 +194,9 @@ class Responding(Account):
 
 def test_answers_to_own_messages_only() -> None:
     lines = [
-        line for line in need("admin-consumers", stream="S") if not line.subject.startswith(("$JS.ACK.", "$JS.FC."))
+        line
+        for line in need("admin-consumers", stream="S")
+        if not line.subject.startswith(("$JS.ACK.", "$JS.FC."))
     ]
     accounts: dict[Account, list[Permission]] = {
         Responding(responses): lines for responses in (False, True, {"max": 2, "expires": "1h"})
@@ -176,8 +213,14 @@ def test_answers_to_own_messages_only() -> None:
             with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.ACK\.S\.c\."):
                 consumers.ack(message)
             with JetStreamAdmin(servers=account.admin) as admin, pytest.raises(PermissionDenied):
-                consumers.ack(admin.consumers.next("S", "c", ack="none")[0])  # that another client got
-            push: dict[str, Any] = {"deliver_subject": f"{INBOX}.push", "flow_control": True, "idle_heartbeat": "1s"}
+                consumers.ack(
+                    admin.consumers.next("S", "c", ack="none")[0]
+                )  # that another client got
+            push: dict[str, Any] = {
+                "deliver_subject": f"{INBOX}.push",
+                "flow_control": True,
+                "idle_heartbeat": "1s",
+            }
             consumers.create("S", "p", ack_policy="none", **push)
             received = islice(consumers.receive("S", "p", timeout=30), 302)
             if answers:
@@ -189,13 +232,20 @@ def test_answers_to_own_messages_only() -> None:
 
 # -- of a domain --
 
-_DURABLE = merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[]))
+_DURABLE = merged(
+    need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[])
+)
 _ONCE = need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead")
 _KV = tuple(line for line in need("kv-write", bucket="b", dead_letter="s.dead") if not line.without)
 of_hub = partial(Case, given={"domain": "hub"}, config="jetstream { domain: hub }")
 CASES = [
     of_hub("read", need("read", stream="S"), use.filled, use.read_all_ways),
-    of_hub("read-direct", need("read-direct", stream="S"), use.filled, partial(use.read_all_ways, readWith="direct")),
+    of_hub(
+        "read-direct",
+        need("read-direct", stream="S"),
+        use.filled,
+        partial(use.read_all_ways, readWith="direct"),
+    ),
     of_hub("durable", _DURABLE, partial(use.made, retention="interest"), use.durable),
     of_hub("write-exactly-once", _ONCE, use.made, use.write_exactly_once),
     of_hub("kv-write", _KV, use.bucket_kv_beside_a_stream, use.kv_store),
@@ -233,7 +283,9 @@ def test_a_server_of_another_domain_checks_subjects_with_it(tmp_path: Path) -> N
     config = str(linked.hub.config).replace(
         "no_advertise: true", f"no_advertise: true, authorization {{ account: A{user.number} }}"
     )
-    linked.hub.config = f"{config}\nno_auth_user: admin{user.number}\naccounts {{ {user.config(lines)} }}"
+    linked.hub.config = (
+        f"{config}\nno_auth_user: admin{user.number}\naccounts {{ {user.config(lines)} }}"
+    )
     with linked:
         user.settle(linked.hub.url)
         user.leaf = linked.leaf.url
@@ -246,7 +298,9 @@ def test_a_server_of_another_domain_checks_subjects_with_it(tmp_path: Path) -> N
         use.store(user, delivery="exactly-once")
         use.bucket_kv(user)
         use.kv_store(user)
-        with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.leaf\.API\.STREAM\.INFO\.T"):
+        with pytest.raises(
+            PermissionDenied, match=r"may not publish to \$JS\.leaf\.API\.STREAM\.INFO\.T"
+        ):
             use.read(user, stream="T")
 
 
@@ -259,7 +313,9 @@ class Guest(Account):
     def config(self, lines: Sequence[Permission]) -> str:
         owner = f"O{self.number}"
         exported = ["$JS.API.>", "s.>", "$KV.>"]
-        services = ", ".join(f'{{ service: "{subject}", response_type: stream }}' for subject in exported)
+        services = ", ".join(
+            f'{{ service: "{subject}", response_type: stream }}' for subject in exported
+        )
         return f"""
 {owner} {{ jetstream: enabled, exports: [ {services} ]
   users: [ {{ user: admin{self.number}, password: {PASSWORD} }} ] }}
@@ -287,7 +343,10 @@ IMPORTED = [
         partial(use.store, delivery="exactly-once"),
     ),
     of_guest(
-        "kv-write", foreign("kv-write", bucket="b", dead_letter="s.dead"), use.bucket_kv_beside_a_stream, use.kv_store
+        "kv-write",
+        foreign("kv-write", bucket="b", dead_letter="s.dead"),
+        use.bucket_kv_beside_a_stream,
+        use.kv_store,
     ),
 ]
 
@@ -317,7 +376,9 @@ def test_a_reader_of_one_filter_reads_no_other(allowed: Callable[..., Account]) 
     account = allowed(*need("read", stream="S", subjects=["s.a"]))
     use.filled(account)
     for filters in ({"subjects": "s.b"}, {"subjects": "s.a,s.b"}, {}):
-        with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.API\.CONSUMER\.CREATE\.S\."):
+        with pytest.raises(
+            PermissionDenied, match=r"may not publish to \$JS\.API\.CONSUMER\.CREATE\.S\."
+        ):
             use.read(account, stream="S", **filters)
     # And not by saying one filter and meaning another.
     subject = jsapi.consumer_create("$JS.API", "S", "mine", ["s.a"])
@@ -328,12 +389,16 @@ def test_a_reader_of_one_filter_reads_no_other(allowed: Callable[..., Account]) 
     assert not account.ask("CONSUMER.NAMES.S")["consumers"]
 
 
-def test_a_maker_of_consumers_may_have_messages_delivered_anywhere(allowed: Callable[..., Account]) -> None:
+def test_a_maker_of_consumers_may_have_messages_delivered_anywhere(
+    allowed: Callable[..., Account],
+) -> None:
     """As the page says: nobody asks whether the account may publish to the deliver_subject of its consumer."""
     account = allowed(*need("read", stream="S"))
     use.filled(account)
     account.make("T")
-    body = jsapi.consumer_request("S", {"name": "mine", "ack_policy": "none", "deliver_subject": "t.a"})
+    body = jsapi.consumer_request(
+        "S", {"name": "mine", "ack_policy": "none", "deliver_subject": "t.a"}
+    )
 
     async def deliver(js: JetStreamContext) -> None:
         # Push consumers wait for a subscriber; what he hears, a stream with that subject stores.
@@ -341,23 +406,36 @@ def test_a_maker_of_consumers_may_have_messages_delivered_anywhere(allowed: Call
         await js._nc.flush()
         make = jsapi.consumer_create("$JS.API", "S", "mine", [])
         await asyncio.to_thread(account.connect().api, make, body, context="reach further")
-        await asyncio.to_thread(wait_until, lambda: use.state(account, "T")["messages"] == 12, "T has what was in S")
+        await asyncio.to_thread(
+            wait_until, lambda: use.state(account, "T")["messages"] == 12, "T has what was in S"
+        )
 
     ask(account.admin, deliver)
 
 
-def test_a_position_is_looked_after_by_direct_gets_where_these_are_asked_for(allowed: Callable[..., Account]) -> None:
+def test_a_position_is_looked_after_by_direct_gets_where_these_are_asked_for(
+    allowed: Callable[..., Account],
+) -> None:
     """Somebody purges what the query has not read: it must not make a consumer to see what that was."""
     lines = need("durable", stream="S", durable="query", subjects=["s.a"])
     account = allowed(*merged(need("read-direct", stream="S"), lines))
     use.made(account)
-    given = {"stream": "S", "durable": "query", "readWith": "direct", "subjects": "s.a", "failOnDataLoss": "false"}
+    given = {
+        "stream": "S",
+        "durable": "query",
+        "readWith": "direct",
+        "subjects": "s.a",
+        "failOnDataLoss": "false",
+    }
     reader = JetStreamStreamReader({**account.login, **given}, use.column("data"))
     start = reader.initialOffset()
     for _ in range(2):
         use.fill(account)
         end = use.latest(reader, start)
-        assert sum(len(batch) for part in reader.partitions(start, end) for batch in reader.read(part)) == 4
+        assert (
+            sum(len(batch) for part in reader.partitions(start, end) for batch in reader.read(part))
+            == 4
+        )
         start = end
         reader.commit(end)
         assert use.latest(reader, end) == end

@@ -16,16 +16,25 @@ SUBJECTS = {
     f"$JS.ACK.ORDERS.c-1.{NUMBERS}": READ,
     f"$JS.ACK._.szMpdrwD.ORDERS.c-1.{NUMBERS}": READ._replace(account="szMpdrwD"),
     f"$JS.ACK.hub.szMpdrwD.ORDERS.c-1.{NUMBERS}": READ._replace(domain="hub", account="szMpdrwD"),
-    f"$JS.ACK.hub.szMpdrwD.ORDERS.c-1.{NUMBERS}.Rn9a": READ._replace(domain="hub", account="szMpdrwD"),
-    f"$JS.ACK.hub.szMpdrwD.ORDERS.c-1.{NUMBERS}.Rn9a.x": READ._replace(domain="hub", account="szMpdrwD"),
-    f"$JS.ACK.größe.1.{MOST}.{MOST}.0.0.{MOST}": AckSubject("größe", "1", MOST, MOST, 0, Timestamp.of(0), MOST),
+    f"$JS.ACK.hub.szMpdrwD.ORDERS.c-1.{NUMBERS}.Rn9a": READ._replace(
+        domain="hub", account="szMpdrwD"
+    ),
+    f"$JS.ACK.hub.szMpdrwD.ORDERS.c-1.{NUMBERS}.Rn9a.x": READ._replace(
+        domain="hub", account="szMpdrwD"
+    ),
+    f"$JS.ACK.größe.1.{MOST}.{MOST}.0.0.{MOST}": AckSubject(
+        "größe", "1", MOST, MOST, 0, Timestamp.of(0), MOST
+    ),
 }
 
 
 @pytest.mark.parametrize(("subject", "read"), SUBJECTS.items())
 def test_what_a_reply_subject_says(subject: str, read: AckSubject) -> None:
     assert parse_ack(subject) == read
-    last = subject.rindex(f".{read.pending}", 0, subject.index("Rn9a") if "Rn9a" in subject else None) + 1
+    last = (
+        subject.rindex(f".{read.pending}", 0, subject.index("Rn9a") if "Rn9a" in subject else None)
+        + 1
+    )
     for end in range(last + 1):
         with pytest.raises(ProtocolError):
             parse_ack(subject[:end])
@@ -40,7 +49,9 @@ def test_what_follows_nine_tokens(behind: str) -> None:
         parse_ack(f"$JS.ACK.ORDERS.c-1.{NUMBERS}{behind}")
 
 
-@pytest.mark.parametrize("number", ["", "-1", "+1", "1_0", "1,0", "x", "²", str(MOST + 1), "1" * 5000])
+@pytest.mark.parametrize(
+    "number", ["", "-1", "+1", "1_0", "1,0", "x", "²", str(MOST + 1), "1" * 5000]
+)
 @pytest.mark.parametrize("front", ["$JS.ACK.", "$JS.ACK.hub.szMpdrwD."])
 def test_what_is_no_number(front: str, number: str) -> None:
     for place in range(5):
@@ -50,7 +61,11 @@ def test_what_is_no_number(front: str, number: str) -> None:
             parse_ack(f"{front}ORDERS.c-1.{'.'.join(numbers)}")
 
 
-@pytest.mark.parametrize("subject", ["", "$JS.ACK", "$JS.ACK.", "$JS.API.S.c.1.1.1.1.1", "$JS.FC.S.c.x", " $JS.ACK.S"])
+@pytest.mark.parametrize(
+    "subject", ["", "$JS.ACK", "$JS.ACK.", "$JS.API.S.c.1.1.1.1.1", "$JS.FC.S.c.x", " $JS.ACK.S"]
+)
 def test_other_subjects(subject: str) -> None:
-    with pytest.raises(ProtocolError, match="is not the reply subject of a message of a JetStream consumer"):
+    with pytest.raises(
+        ProtocolError, match="is not the reply subject of a message of a JetStream consumer"
+    ):
         parse_ack(subject)

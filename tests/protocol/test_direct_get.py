@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import record_batch
-from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, MergedReplies, merge, read_answers
+from spark_jetstream.protocol.direct_get import (
+    DirectBatch,
+    EndOfBatch,
+    MergedReplies,
+    merge,
+    read_answers,
+)
 from spark_jetstream.schema import COLUMNS
 from tests.support import wire
 
@@ -51,7 +57,11 @@ class Message:
             b"Nats-Num-Pending: %d" % self.pending,
             b"Nats-Last-Sequence: %d" % self.previous,
         )
-        return (self.block[:-2] or b"NATS/1.0\r\n") + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+        return (
+            (self.block[:-2] or b"NATS/1.0\r\n")
+            + b"".join(line + b"\r\n" for line in lines)
+            + b"\r\n"
+        )
 
     @property
     def wire(self) -> bytes:
@@ -60,7 +70,15 @@ class Message:
     @property
     def row(self) -> tuple[object, ...]:
         text = self.subject.decode("utf-8", "replace")
-        return self.number, self.stream.decode(), self.previous, self.sequence, self.timestamp, text, self.payload
+        return (
+            self.number,
+            self.stream.decode(),
+            self.previous,
+            self.sequence,
+            self.timestamp,
+            text,
+            self.payload,
+        )
 
 
 def frame(head: bytes, payload: bytes = b"", number: object = 1) -> bytes:
@@ -68,7 +86,11 @@ def frame(head: bytes, payload: bytes = b"", number: object = 1) -> bytes:
 
 
 def answers(chunks: Iterable[bytes]) -> list[DirectBatch | EndOfBatch]:
-    return [answer for frames in wire.frames_in(chunks, {SID}, {SID}) for answer in read_answers(frames, INBOX)]
+    return [
+        answer
+        for frames in wire.frames_in(chunks, {SID}, {SID})
+        for answer in read_answers(frames, INBOX)
+    ]
 
 
 def rows(found: Iterable[DirectBatch | EndOfBatch]) -> list[object]:
@@ -84,12 +106,17 @@ def rows(found: Iterable[DirectBatch | EndOfBatch]) -> list[object]:
 
 
 def headers(found: Iterable[object]) -> list[dict[str, list[str]] | None]:
-    maps = [row for run in found if isinstance(run, DirectBatch) for row in run.headers().to_pylist()]
+    maps = [
+        row for run in found if isinstance(run, DirectBatch) for row in run.headers().to_pylist()
+    ]
     return [None if row is None else dict(row) for row in maps]
 
 
 def numbered(count: int, **fields: object) -> list[Message]:
-    return [replace(Message(), sequence=i + 1, previous=i, pending=count - i - 1, **fields) for i in range(count)]  # type: ignore[arg-type]
+    message = replace(Message(), **fields)  # type: ignore[arg-type]
+    return [
+        replace(message, sequence=i + 1, previous=i, pending=count - i - 1) for i in range(count)
+    ]
 
 
 PLAIN = Message()
@@ -111,11 +138,17 @@ CASES: dict[str, list[Message]] = {
     "a stream called like the line": [Message(stream=b"Nats-Stream:")],
     "large numbers": [Message(sequence=2**63 - 1, previous=2**63 - 2, pending=2**63 - 1)],
     "numbers of every length": [Message(sequence=10**n, previous=10**n - 1) for n in range(19)],
-    "several requests": [Message(number=1), Message(number=1), Message(number=2), Message(number=33)],
+    "several requests": [
+        Message(number=1),
+        Message(number=1),
+        Message(number=2),
+        Message(number=33),
+    ],
     "several streams": [Message(number=1), Message(number=2, stream=b"MIRROR")],
     "many": numbered(100),
     "times": [
-        Message(timestamp=t) for t in (0, 1, 10**9, 10**9 + 1, 1_700_000_000_100_000_000, 2**63 - 1, -1, -(10**9))
+        Message(timestamp=t)
+        for t in (0, 1, 10**9, 10**9 + 1, 1_700_000_000_100_000_000, 2**63 - 1, -1, -(10**9))
     ],
 }
 
@@ -133,7 +166,9 @@ STATUSES = {
     b"NATS/1.0 404 Message Not Found\r\n\r\n": EndOfBatch(1, 404, "Message Not Found", None, None),
     b"NATS/1.0 408 Bad Request\r\n\r\n": EndOfBatch(1, 408, "Bad Request", None, None),
     b"NATS/1.0 503\r\n\r\n": EndOfBatch(1, 503, "", None, None),
-    b"NATS/1.0 503\r\nNats-Subject: $JS.API.DIRECT.GET.S\r\n\r\n": EndOfBatch(1, 503, "", None, None),
+    b"NATS/1.0 503\r\nNats-Subject: $JS.API.DIRECT.GET.S\r\n\r\n": EndOfBatch(
+        1, 503, "", None, None
+    ),
     b"NATS/1.0 204\r\nNats-Num-Pending: x\r\nNats-Last-Sequence: %d\r\n\r\n" % 10**30: EndOfBatch(
         1, 204, "", None, None
     ),
@@ -175,7 +210,10 @@ BLOCKS: dict[str, tuple[bytes, dict[str, list[str]] | None]] = {
     ),
     "no empty line": (b"NATS/1.0\r\nX: 12\r\n", {"X": ["12"]}),
     "no line end": (b"NATS/1.0\r\nX: 1234", {"X": ["12"]}),  # the server cuts two bytes off
-    "the name of the next line at its end": (b"NATS/1.0\r\nX: Nats-Stream: \r\n", {"X": ["Nats-Stream:"]}),
+    "the name of the next line at its end": (
+        b"NATS/1.0\r\nX: Nats-Stream: \r\n",
+        {"X": ["Nats-Stream:"]},
+    ),
     "bare line feeds": (b"NATS/1.0\r\nX: 1\nY: 2\n\n", {"X": ["1\nY: 2"]}),
     "an empty line within": (b"NATS/1.0\r\nX: 1\r\n\r\nY: 2\r\n\r\n", {"X": ["1"], "Y": ["2"]}),
     "no colon": (b"NATS/1.0\r\nnonsense\r\n\r\n", None),
@@ -189,18 +227,23 @@ BLOCKS: dict[str, tuple[bytes, dict[str, list[str]] | None]] = {
 
 
 @pytest.mark.parametrize(("block", "expected"), BLOCKS.values(), ids=BLOCKS.keys())
-def test_a_header_block_as_it_was_stored(block: bytes, expected: dict[str, list[str]] | None) -> None:
+def test_a_header_block_as_it_was_stored(
+    block: bytes, expected: dict[str, list[str]] | None
+) -> None:
     message, around = Message(block=block), Message(block=BLOCK)
     for messages in ([message], [around, message, PLAIN, around], [PLAIN, message, message]):
         found = answers([b"".join(each.wire for each in messages) + EOB])
         assert rows(found) == [*(each.row for each in messages), END]
         assert headers(found) == [
-            expected if each is message else {"X": ["1"]} if each is around else None for each in messages
+            expected if each is message else {"X": ["1"]} if each is around else None
+            for each in messages
         ]
 
 
 def without(line: bytes) -> bytes:
-    return b"".join(each for each in PLAIN.head.splitlines(keepends=True) if not each.startswith(line))
+    return b"".join(
+        each for each in PLAIN.head.splitlines(keepends=True) if not each.startswith(line)
+    )
 
 
 MALFORMED = {
@@ -214,7 +257,10 @@ MALFORMED = {
     "not a batch, and a stored status": frame(
         b"".join([b"NATS/1.0 204 EOB\r\n", *PLAIN.head.splitlines(keepends=True)[1:5], b"\r\n"])
     ),
-    **{f"without {line.decode()}": frame(without(line)) for line in (b"Nats-Str", b"Nats-Sub", b"Nats-Seq", b"Nats-T")},
+    **{
+        f"without {line.decode()}": frame(without(line))
+        for line in (b"Nats-Str", b"Nats-Sub", b"Nats-Seq", b"Nats-T")
+    },
     "in another order": frame(without(b"Nats-Str")[:-2] + b"Nats-Stream: S\r\n\r\n"),
     "words for numbers": frame(PLAIN.head.replace(b"Sequence: 4", b"Sequence: x")),
     "a sequence over 63 bits": frame(PLAIN.head.replace(b"Sequence: 4", b"Sequence: %d" % 2**63)),
@@ -227,13 +273,17 @@ MALFORMED = {
     "a time of ten digits": frame(PLAIN.head.replace(b"789Z", b"7890Z")),
     "a time that is not UTF-8": frame(PLAIN.head.replace(b"789Z", b"\xff")),
     "bare line feeds": frame(PLAIN.head.replace(b"\r\n", b"\n")),
-    "a line feed without its carriage return": frame(PLAIN.head.replace(b"Sequence: 4\r", b"Sequence: 4x")),
+    "a line feed without its carriage return": frame(
+        PLAIN.head.replace(b"Sequence: 4\r", b"Sequence: 4x")
+    ),
     "no empty line": frame(PLAIN.head[:-2]),
     "two streams in one answer": PLAIN.wire + replace(PLAIN, stream=b"ORDER2").wire,
     "no number": frame(PLAIN.head, number=""),
     "a word for the number": frame(PLAIN.head, number="x"),
 }
-if int(pa.__version__.partition(".")[0]) > 22:  # older ones read another time; no server has such a time
+if (
+    int(pa.__version__.partition(".")[0]) > 22
+):  # older ones read another time; no server has such a time
     MALFORMED["a time too far away"] = frame(PLAIN.head.replace(b"2023-11-14", b"9999-11-14"))
 
 
@@ -245,7 +295,9 @@ def test_what_the_server_never_answers_is_a_protocol_error(data: bytes) -> None:
 
 
 def test_a_slice() -> None:
-    messages = [replace(message, block=BLOCK if at % 3 else b"") for at, message in enumerate(numbered(50))]
+    messages = [
+        replace(message, block=BLOCK if at % 3 else b"") for at, message in enumerate(numbered(50))
+    ]
     [whole] = answers([b"".join(message.wire for message in messages)])
     assert isinstance(whole, DirectBatch)
     for part in (slice(0, 10), slice(7, 8), slice(20, None)):
@@ -267,17 +319,28 @@ def runs_of(messages: list[Message], sizes: Iterable[int]) -> Iterator[DirectBat
             yield run
 
 
-@given(st.lists(st.integers(0, 3), max_size=60), st.lists(st.integers(1, 7), min_size=60, max_size=60))
-def test_runs_read_apart_come_in_the_order_of_the_stream(owners: list[int], sizes: list[int]) -> None:
+@given(
+    st.lists(st.integers(0, 3), max_size=60), st.lists(st.integers(1, 7), min_size=60, max_size=60)
+)
+def test_runs_read_apart_come_in_the_order_of_the_stream(
+    owners: list[int], sizes: list[int]
+) -> None:
     stored = [
         Message(b"%d" % at, BLOCK if at % 2 else b"", at + 1, at, subject=b"s.%d" % owner)
         for at, owner in enumerate(owners)
     ]
-    readers = [runs_of([m for m in stored if m.subject == b"s.%d" % owner], sizes[owner:]) for owner in range(4)]
+    readers = [
+        runs_of([m for m in stored if m.subject == b"s.%d" % owner], sizes[owner:])
+        for owner in range(4)
+    ]
     found: list[tuple[object, ...]] = []
     for run in merge(readers):
-        found += zip(*wire.columns(run), [row is not None for row in run.headers().to_pylist()], strict=True)
-    assert found == [(m.sequence, m.timestamp, m.subject.decode(), m.payload, bool(m.block)) for m in stored]
+        found += zip(
+            *wire.columns(run), [row is not None for row in run.headers().to_pylist()], strict=True
+        )
+    assert found == [
+        (m.sequence, m.timestamp, m.subject.decode(), m.payload, bool(m.block)) for m in stored
+    ]
 
 
 def test_no_more_is_read_ahead_than_one_run_of_each() -> None:
@@ -292,6 +355,8 @@ def test_no_more_is_read_ahead_than_one_run_of_each() -> None:
         assert run.sequences.tolist() == [number]
         assert sum(taken) <= number + 1
     assert taken == [20, 20]
-    first = next(merge([runs_of([Message(sequence=n), Message(sequence=n + 2)], [2]) for n in (1, 2)]))
+    first = next(
+        merge([runs_of([Message(sequence=n), Message(sequence=n + 2)], [2]) for n in (1, 2)])
+    )
     assert isinstance(first, MergedReplies)
     assert first.sequences.tolist() == [1, 2, 3]

@@ -42,7 +42,9 @@ def test_nobody_can_choose_subjects_with_the_same_hash() -> None:
     """The second word takes back what the first one changed: with a seed that is known, it can be computed."""
     first, other, second = b"$KV.B.01", b"$KV.B.02", b"abcdefgh"
     states = [
-        hashing._mixed(hashing._mixed(np.array([16], np.uint64) ^ STABLE) ^ np.frombuffer(word, np.uint64))
+        hashing._mixed(
+            hashing._mixed(np.array([16], np.uint64) ^ STABLE) ^ np.frombuffer(word, np.uint64)
+        )
         for word in (first, other)
     ]
     answer = (states[0] ^ states[1] ^ np.frombuffer(second, np.uint64)).tobytes()
@@ -95,7 +97,11 @@ def test_the_table_is_a_set(portions: list[tuple[bool, list[int]]]) -> None:
 
 
 @settings(max_examples=20)
-@given(st.lists(st.lists(st.tuples(st.integers(0, 8999), st.integers(1, 2**62)), max_size=30), max_size=6))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 8999), st.integers(1, 2**62)), max_size=30), max_size=6
+    )
+)
 def test_numbers_are_those_of_a_dictionary(portions: list[list[tuple[int, int]]]) -> None:
     table, wanted = HashMap(), list(range(9000))  # more than the table has slots at first
     keys = array([(key * 0x9E3779B97F4A7C15) % 2**40 for key in range(9000)])

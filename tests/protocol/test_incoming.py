@@ -30,7 +30,13 @@ def test_what_was_used_stays_while_anything_refers_to_it() -> None:
         assert bytes(incoming.data[incoming.begin : incoming.end]) == came
         used = chance.randint(0, len(came))
         if chance.random() < 0.5:
-            kept.append((number, memoryview(incoming.data)[incoming.begin : incoming.begin + used], came[:used]))
+            kept.append(
+                (
+                    number,
+                    memoryview(incoming.data)[incoming.begin : incoming.begin + used],
+                    came[:used],
+                )
+            )
         incoming.use(incoming.begin + used, chance.choice([1, 5, 60, 200, 100_000]))
         came = came[used:]
         kept = [(since, view, was) for since, view, was in kept if number - since < 20]

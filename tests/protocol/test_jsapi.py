@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.errors import ConsumerLost, JetStreamError, PinMismatch, ProtocolError, PullRefused
+from spark_jetstream.errors import (
+    ConsumerLost,
+    JetStreamError,
+    PinMismatch,
+    ProtocolError,
+    PullRefused,
+)
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.jsapi import PullEnd, pull_status
@@ -19,8 +25,13 @@ from tests.support.wire import frame, scanned
 
 def status(code: int, description: str, **headers: str) -> Status:
     """A status as the scanner reads it off the wire."""
-    lines = [f"NATS/1.0 {code} {description}".rstrip(), *(f"{name}: {value}" for name, value in headers.items())]
-    [event] = scanned([frame("_INBOX.x.1", 7, b"", ("\r\n".join(lines) + "\r\n\r\n").encode())], {7})
+    lines = [
+        f"NATS/1.0 {code} {description}".rstrip(),
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    [event] = scanned(
+        [frame("_INBOX.x.1", 7, b"", ("\r\n".join(lines) + "\r\n\r\n").encode())], {7}
+    )
     assert isinstance(event, Status)
     return event
 
@@ -29,13 +40,23 @@ PENDING = {"Nats-Pending-Messages": "12", "Nats-Pending-Bytes": "3456"}
 
 # Statuses as server 2.15.1 writes them, and what is to be done: `PullEnd`, or the error.
 STATUSES: list[tuple[int, str, dict[str, str], PullEnd | type[JetStreamError]]] = [
-    (100, "Idle Heartbeat", {"Nats-Last-Consumer": "5", "Nats-Last-Stream": "9"}, PullEnd(False, None, None, False)),
+    (
+        100,
+        "Idle Heartbeat",
+        {"Nats-Last-Consumer": "5", "Nats-Last-Stream": "9"},
+        PullEnd(False, None, None, False),
+    ),
     (404, "No Messages", {}, PullEnd(True, None, None, False)),
     (408, "Request Timeout", PENDING, PullEnd(True, 12, 3456, False)),
     (408, "Requests Pending", {}, PullEnd(True, None, None, False)),
     (408, "Interest Expired", PENDING, PullEnd(True, 12, 3456, False)),
     (409, "Message Size Exceeds MaxBytes", PENDING, PullEnd(True, 12, 3456, True)),
-    (409, "Batch Completed", {**PENDING, "Nats-Pending-Messages": "0"}, PullEnd(True, 0, 3456, False)),
+    (
+        409,
+        "Batch Completed",
+        {**PENDING, "Nats-Pending-Messages": "0"},
+        PullEnd(True, 0, 3456, False),
+    ),
     (409, "Exceeded MaxWaiting", {}, PullEnd(True, None, None, False)),
     (409, "Consumer Deleted", {}, ConsumerLost),
     (409, "Leadership Change", {}, ConsumerLost),
@@ -60,7 +81,9 @@ STATUSES: list[tuple[int, str, dict[str, str], PullEnd | type[JetStreamError]]] 
     STATUSES,
     ids=lambda value: value if isinstance(value, str | int) else "",
 )
-def test_every_status(code: int, description: str, headers: dict[str, str], meaning: PullEnd | type) -> None:
+def test_every_status(
+    code: int, description: str, headers: dict[str, str], meaning: PullEnd | type
+) -> None:
     # However it is written: the code and the first words count, in any case.
     for text in (description, description.upper(), description.lower()):
         check_meaning(status(code, text, **headers), meaning)
@@ -75,7 +98,10 @@ def check_meaning(received: Status, meaning: PullEnd | type) -> None:
     assert type(caught.value) is meaning
     assert "stream ORDERS" in str(caught.value)
     if isinstance(caught.value, PullRefused):
-        assert (caught.value.code, caught.value.description) == (received.code, received.description)
+        assert (caught.value.code, caught.value.description) == (
+            received.code,
+            received.description,
+        )
     assert str(caught.value).endswith(f"{received.code} {received.description}".strip())
 
 
@@ -101,7 +127,11 @@ REAL: list[tuple[dict[str, Any], int, PullEnd | type[JetStreamError]]] = [
 def test_what_the_server_sends_is_what_the_table_knows() -> None:
     config = {"name": "c", "ack_policy": "none", "mem_storage": True, "max_batch": 50}
     pull = "$JS.API.CONSUMER.MSG.NEXT.S.c"
-    with NatsServer() as server, Publisher(server.url) as publisher, Publisher(server.url) as listener:
+    with (
+        NatsServer() as server,
+        Publisher(server.url) as publisher,
+        Publisher(server.url) as listener,
+    ):
         publisher.api("STREAM.CREATE.S", {"name": "S", "subjects": ["S"], "storage": "memory"})
         for request, messages, meaning in REAL:
             publisher.api("STREAM.PURGE.S")
@@ -130,10 +160,18 @@ def _first_status(listener: Publisher, subject: str, body: dict[str, Any]) -> St
 
 def test_durations_are_whole_microseconds() -> None:
     seconds = (0, 1e-6, 0.1, 1.1, 30.0)
-    assert [jsapi.nanoseconds(each) for each in seconds] == [0, 1000, 10**8, 1_100_000_000, 30 * 10**9]
+    assert [jsapi.nanoseconds(each) for each in seconds] == [
+        0,
+        1000,
+        10**8,
+        1_100_000_000,
+        30 * 10**9,
+    ]
 
 
-@pytest.mark.parametrize(("payload", "fault"), [(b"", "is not JSON"), (b"[1]", "is not a JSON object")])
+@pytest.mark.parametrize(
+    ("payload", "fault"), [(b"", "is not JSON"), (b"[1]", "is not a JSON object")]
+)
 def test_a_reply_that_is_no_object(payload: bytes, fault: str) -> None:
     with pytest.raises(ProtocolError, match=rf"^cannot look: the server's reply {fault}$"):
         jsapi.reply(payload, "look")

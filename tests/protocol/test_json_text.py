@@ -39,7 +39,14 @@ def test_the_error_of_a_deep_object_does_not_depend_on_python(level: bytes, dept
 NO_JSON = [
     *(b"", b"{", b'{"a":"\xff"}', b'{"a":%s}' % (b"9" * 10_000), "{'a': 1}", b"{} {}"),
     # What Python's reader takes, and what then becomes neither a number of the server nor bytes.
-    *(b'{"a":NaN}', b'{"a":-Infinity}', b'{"a":1e999}', b'{"a":"\\ud800"}', b'{"a":"\xed\xa0\x80"}', '{"\udfff":1}'),
+    *(
+        b'{"a":NaN}',
+        b'{"a":-Infinity}',
+        b'{"a":1e999}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xed\xa0\x80"}',
+        '{"\udfff":1}',
+    ),
     '{"a":1}'.encode("utf-16"),
 ]
 

@@ -17,7 +17,9 @@ def matched(several: list[str], *subjects: bytes) -> list[bool]:
 
 
 @given(st.lists(filters, max_size=6), st.lists(plain, max_size=6))
-def test_a_subject_matches_as_one_of_the_filters_says(several: list[str], subjects: list[str]) -> None:
+def test_a_subject_matches_as_one_of_the_filters_says(
+    several: list[str], subjects: list[str]
+) -> None:
     pattern = subject_pattern(several or [">"])
     expected = [pattern.fullmatch(subject) is not None for subject in subjects]
     assert matched(several, *(subject.encode() for subject in subjects)) == expected

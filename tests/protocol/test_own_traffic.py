@@ -57,4 +57,8 @@ def test_the_requests_to_a_domain_count_as_well() -> None:
 
 
 def test_an_api_prefix_is_that_of_another_account() -> None:
-    assert [in_other_account(prefix) for prefix in (None, "$JS.API", "JSA.API")] == [False, False, True]
+    assert [in_other_account(prefix) for prefix in (None, "$JS.API", "JSA.API")] == [
+        False,
+        False,
+        True,
+    ]

@@ -22,7 +22,9 @@ def frame(number: int, payload: bytes, block: bytes = b"", inbox: str = INBOX) -
     return wire.frame(f"{inbox}.{number}", SID, payload, block)
 
 
-def read_answers(chunks: Iterable[bytes], reader: AckReader | None = None) -> tuple[list[Stored], list[Refusal]]:
+def read_answers(
+    chunks: Iterable[bytes], reader: AckReader | None = None
+) -> tuple[list[Stored], list[Refusal]]:
     reader = reader or AckReader(INBOX)
     stored: list[Stored] = []
     refused: list[Refusal] = []
@@ -34,7 +36,9 @@ def read_answers(chunks: Iterable[bytes], reader: AckReader | None = None) -> tu
             numbers, sequences = some.numbers.tolist(), some.sequences.tolist()
             stored += [
                 (number, some.stream, sequence, again)
-                for number, sequence, again in zip(numbers, sequences, some.duplicate.tolist(), strict=True)
+                for number, sequence, again in zip(
+                    numbers, sequences, some.duplicate.tolist(), strict=True
+                )
             ]
     return sorted(stored), sorted(refused, key=lambda refusal: refusal.number)
 
@@ -43,23 +47,41 @@ STORED: dict[str, tuple[bytes, tuple[str, int, bool]]] = {
     "plain": (b'{"stream":"S","seq":1}', ("S", 1, False)),
     "duplicate": (b'{"stream":"S","seq":2,"duplicate": true}', ("S", 2, True)),
     "large": (b'{"stream":"S","seq":9223372036854775807}', ("S", 2**63 - 1, False)),
-    "large duplicate": (b'{"stream":"S","seq":123456789012345678,"duplicate": true}', ("S", 123456789012345678, True)),
+    "large duplicate": (
+        b'{"stream":"S","seq":123456789012345678,"duplicate": true}',
+        ("S", 123456789012345678, True),
+    ),
     "domain": (b'{"stream":"S","domain":"D","seq":3}', ("S", 3, False)),
-    "domain and duplicate": (b'{"stream":"S","domain":"D","seq":4,"duplicate": true}', ("S", 4, True)),
+    "domain and duplicate": (
+        b'{"stream":"S","domain":"D","seq":4,"duplicate": true}',
+        ("S", 4, True),
+    ),
     "outside ASCII": ('{"stream":"Straße","seq":5}'.encode(), ("Straße", 5, False)),
     "escapes": (b'{"stream":"Stra\\u00dfe","seq":6,"duplicate": true}', ("Straße", 6, True)),
     "quotes": (b'{"stream":"a\\"b<&\\u2028","seq":7}', ('a"b<&\u2028', 7, False)),
-    "a name that looks like an answer": (b'{"stream":"S\\",\\"seq\\":99}","seq":8}', ('S","seq":99}', 8, False)),
+    "a name that looks like an answer": (
+        b'{"stream":"S\\",\\"seq\\":99}","seq":8}',
+        ('S","seq":99}', 8, False),
+    ),
     "a name that ends like another": (b'{"stream":"SS","seq":9}', ("SS", 9, False)),
     "counter": (b'{"stream":"CNT","seq":10,"val":"3"}', ("CNT", 10, False)),
     "large counter": (
         b'{"stream":"S","domain":"D","seq":9223372036854775807,"val":"-%s"}' % (b"9" * 99),
         ("S", 2**63 - 1, False),
     ),
-    "counter and duplicate": (b'{"stream":"S","seq":19,"val":"3","duplicate": true}', ("S", 19, True)),
+    "counter and duplicate": (
+        b'{"stream":"S","seq":19,"val":"3","duplicate": true}',
+        ("S", 19, True),
+    ),
     "counter with more": (b'{"stream":"S","seq":20,"val":"3","more":"4"}', ("S", 20, False)),
-    "a counter that is no number": (b'{"stream":"S","seq":21,"val":"\\",\\"val\\":\\"5"}', ("S", 21, False)),
-    "a name that ends like a counter": (b'{"stream":"S\\",\\"val\\":\\"","seq":22}', ('S","val":"', 22, False)),
+    "a counter that is no number": (
+        b'{"stream":"S","seq":21,"val":"\\",\\"val\\":\\"5"}',
+        ("S", 21, False),
+    ),
+    "a name that ends like a counter": (
+        b'{"stream":"S\\",\\"val\\":\\"","seq":22}',
+        ('S","val":"', 22, False),
+    ),
     "batch": (b'{"stream":"S","seq":11,"batch":"x","count":3}', ("S", 11, False)),
     "batch of another": (b'{"stream":"T","seq":12,"batch":"x","count":3}', ("T", 12, False)),
     "spaces": (b' {"stream" : "S", "seq" : 13 , "duplicate" : true } ', ("S", 13, True)),
@@ -84,7 +106,11 @@ REFUSED: dict[str, tuple[bytes, bytes, tuple[int, int, str]]] = {
     "without the rest": (b"", b'{"error":{"code":503}}', (503, 0, "")),
     "no responders": (NO_RESPONDERS, b"", (503, 0, "")),
     "no responders before 2.15": (b"NATS/1.0 503\r\n\r\n", b"", (503, 0, "")),
-    "another status": (b"NATS/1.0 412 Required Api Level\r\n\r\n", b"", (412, 0, "Required Api Level")),
+    "another status": (
+        b"NATS/1.0 412 Required Api Level\r\n\r\n",
+        b"",
+        (412, 0, "Required Api Level"),
+    ),
     "too many": (
         b"NATS/1.0 429 Too Many Requests\r\n\r\n",
         b'{"error":{"code":429,"err_code":10167,"description":"too many requests"},"stream":"S","seq":0}',
@@ -94,7 +120,9 @@ REFUSED: dict[str, tuple[bytes, bytes, tuple[int, int, str]]] = {
 
 
 @pytest.mark.parametrize(("payload", "expected"), STORED.values(), ids=STORED)
-def test_a_stored_row_is_told_with_its_stream_and_sequence(payload: bytes, expected: tuple[str, int, bool]) -> None:
+def test_a_stored_row_is_told_with_its_stream_and_sequence(
+    payload: bytes, expected: tuple[str, int, bool]
+) -> None:
     assert read_answers([frame(17, payload)]) == ([(17, *expected)], [])
     # Read twice: the second time the reader knows how these answers begin.
     assert read_answers([frame(1, payload), frame(2, payload) + frame(3, payload)])[0] == [
@@ -147,7 +175,11 @@ BROKEN = [
 @pytest.mark.parametrize("taught", [False, True])
 @pytest.mark.parametrize(
     ("block", "payload"),
-    [(b"NATS/1.0\r\nA: 1\r\n\r\n", b""), (b"NATS/1.0 5\r\n\r\n", b""), *((b"", payload) for payload in BROKEN)],
+    [
+        (b"NATS/1.0\r\nA: 1\r\n\r\n", b""),
+        (b"NATS/1.0 5\r\n\r\n", b""),
+        *((b"", payload) for payload in BROKEN),
+    ],
     ids=lambda text: repr(text)[:40],
 )
 def test_anything_else_is_a_protocol_error(block: bytes, payload: bytes, taught: bool) -> None:
@@ -179,7 +211,9 @@ def test_an_answer_that_ends_early_is_a_protocol_error() -> None:
 def test_the_answers_to_an_atomic_batch() -> None:
     """Those to all of its messages but the last are empty, and say nothing."""
     last = b'{"stream":"S","seq":9,"batch":"b","count":3}'
-    assert read_answers([frame(2, b""), frame(2, b""), frame(2, last), frame(3, b"")])[0] == [(2, "S", 9, False)]
+    assert read_answers([frame(2, b""), frame(2, b""), frame(2, last), frame(3, b"")])[0] == [
+        (2, "S", 9, False)
+    ]
 
 
 @pytest.mark.parametrize("inbox", ["i", "_I.x", "_INBOX." + "x" * 90])

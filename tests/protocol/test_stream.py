@@ -39,7 +39,12 @@ def test_streams_as_the_server_makes_them(nats_server: NatsServer, stream: MakeS
 
     made = stream(subjects=["plain.a", "plain.b.*"])
     plain = state_of(made)
-    assert (plain.name, plain.first_kept, plain.last_seq, plain.retention) == (made.name, 1, 0, "limits")
+    assert (plain.name, plain.first_kept, plain.last_seq, plain.retention) == (
+        made.name,
+        1,
+        0,
+        "limits",
+    )
     assert (plain.subjects, plain.duplicate_window) == (("plain.a", "plain.b.*"), 120.0)
     assert (plain.max_msg_size, plain.discard, plain.storage) == (-1, "old", "file")
     flags = (plain.no_ack, plain.sealed, plain.mirror, plain.allow_msg_ttl, plain.allow_direct)
@@ -94,7 +99,9 @@ def test_a_setting_of_another_type_counts_as_left_out(path: str, value: Any) -> 
     assert stream_summary(changed(path, value), "look") == stream_summary(LEAST, "look")
 
 
-@pytest.mark.parametrize("path", ["config.name", "config.retention", "created", "state.first_seq", "state.last_seq"])
+@pytest.mark.parametrize(
+    "path", ["config.name", "config.retention", "created", "state.first_seq", "state.last_seq"]
+)
 @pytest.mark.parametrize("value", [None, 1.5])
 def test_what_everything_depends_on_must_be_there(path: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=rf"cannot look: .* no usable field {path}"):

@@ -48,16 +48,29 @@ DURATIONS: list[tuple[object, int, str]] = [
     (dt.timedelta(minutes=2), 120 * SECOND, "2m"),
     (-1, -1, "-1ns"),
 ]
-SIZES = [("1g", 2**30, "1GiB"), ("512k", 2**19, "512KiB"), ("1000", 1000, "1000"), (0, 0, "0"), (-1, -1, "-1")]
+SIZES = [
+    ("1g", 2**30, "1GiB"),
+    ("512k", 2**19, "512KiB"),
+    ("1000", 1000, "1000"),
+    (0, 0, "0"),
+    (-1, -1, "-1"),
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "given", "number", "printed"),
     [*((Nanoseconds, *row) for row in DURATIONS), *((Bytes, *row) for row in SIZES)],
 )
-def test_durations_and_sizes(kind: type[Nanoseconds | Bytes], given: object, number: int, printed: str) -> None:
+def test_durations_and_sizes(
+    kind: type[Nanoseconds | Bytes], given: object, number: int, printed: str
+) -> None:
     found = kind.of(given)
-    assert (found, str(found), f"{found}", json.dumps(found)) == (number, printed, printed, str(number))
+    assert (found, str(found), f"{found}", json.dumps(found)) == (
+        number,
+        printed,
+        printed,
+        str(number),
+    )
 
 
 @given(INT64)
@@ -94,7 +107,11 @@ def test_a_users_time_becomes_utc(given: object, written: str) -> None:
 
 
 REFUSED: list[tuple[type[Nanoseconds | Bytes | Timestamp], str, list[object]]] = [
-    (Nanoseconds, "not a duration", ["", "10", "soon", "-1s", "1h 2", "0.0000000001s", 1.5, True, None, b"1s"]),
+    (
+        Nanoseconds,
+        "not a duration",
+        ["", "10", "soon", "-1s", "1h 2", "0.0000000001s", 1.5, True, None, b"1s"],
+    ),
     (Nanoseconds, "finer than a nanosecond", ["0.5ns"]),
     (Bytes, "not a size", ["", "big", "1.5k", 1.5, True, None]),
     (Timestamp, "with its zone", ["2026-03-01T12:00:00", dt.datetime.fromisoformat("2026-03-01")]),
@@ -104,9 +121,12 @@ REFUSED: list[tuple[type[Nanoseconds | Bytes | Timestamp], str, list[object]]] =
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "given"), [(kind, words, given) for kind, words, values in REFUSED for given in values]
+    ("kind", "words", "given"),
+    [(kind, words, given) for kind, words, values in REFUSED for given in values],
 )
-def test_what_is_refused(kind: type[Nanoseconds | Bytes | Timestamp], words: str, given: object) -> None:
+def test_what_is_refused(
+    kind: type[Nanoseconds | Bytes | Timestamp], words: str, given: object
+) -> None:
     with pytest.raises(ValueError, match=words):
         kind.of(given)
 
@@ -132,7 +152,11 @@ def test_the_year_1_is_never() -> None:
 )
 def test_sizes_and_counts_for_people(size: int, words: str, whole: str) -> None:
     assert (rough(size), sized(size)) == (words, whole)
-    assert [counted(number, "message") for number in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
+    assert [counted(number, "message") for number in (0, 1, 2000)] == [
+        "0 messages",
+        "1 message",
+        "2,000 messages",
+    ]
 
 
 @pytest.mark.parametrize(

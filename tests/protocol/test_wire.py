@@ -46,7 +46,13 @@ class Message:
 
     @property
     def row(self) -> tuple[object, ...]:
-        return self.sequence, self.timestamp, self.subject.decode("utf-8", "replace"), self.payload, self.header
+        return (
+            self.sequence,
+            self.timestamp,
+            self.subject.decode("utf-8", "replace"),
+            self.payload,
+            self.header,
+        )
 
 
 @dataclass
@@ -58,7 +64,9 @@ class Seen:
     other: bytes = b""
 
 
-def scan(chunks: Iterable[bytes], collect: Collection[int] = (DATA,), whole: Collection[int] = ()) -> Seen:
+def scan(
+    chunks: Iterable[bytes], collect: Collection[int] = (DATA,), whole: Collection[int] = ()
+) -> Seen:
     seen = Seen()
     for event in scanned(chunks, collect, whole):
         if isinstance(event, bytes):
@@ -93,22 +101,42 @@ CASES = {
     "header and no payload": [Message(b"a", b"", HEADER)],
     "header and payload": [Message(b"a", b"x", HEADER)],
     "headers mixed with none": [PLAIN, Message(b"a", b"x", HEADER), PLAIN],
-    "second form of the reply": [Message(b"a.b.c", b"x", version2=True), Message(b"a", b"", HEADER, version2=True)],
+    "second form of the reply": [
+        Message(b"a.b.c", b"x", version2=True),
+        Message(b"a", b"", HEADER, version2=True),
+    ],
     "both forms": [PLAIN, Message(b"a", b"x", version2=True)],
     "payload is a frame": [Message(b"a", b"MSG a 7 5\r\nhello\r\n"), PLAIN],
     "payload is a whole message": [Message(b"a", PLAIN.wire), Message(b"b", PLAIN.wire * 3), PLAIN],
-    "payload begins like a frame": [Message(b"a", b"\nMSG a 7 99999999\r\n"), Message(b"b", b"MSG "), PLAIN],
+    "payload begins like a frame": [
+        Message(b"a", b"\nMSG a 7 99999999\r\n"),
+        Message(b"b", b"MSG "),
+        PLAIN,
+    ],
     "payload is an ack subject": [Message(b"a", b"$JS.ACK.ORDERS.c-1.1.2.3.4.5"), PLAIN],
-    "lone CR and LF": [*(Message(b"a", payload) for payload in (b"\r", b"\n", b"\r\n", b"\n\r")), PLAIN],
-    "control words in the payload": [Message(b"a", b"PING\r\n-ERR 'x'\r\n+OK\r\nINFO {}\r\n"), PLAIN],
-    "header like a status": [Message(b"a", b"", b"NATS/1.0 404 No Messages\r\nStatus: 404\r\n\r\n")],
+    "lone CR and LF": [
+        *(Message(b"a", payload) for payload in (b"\r", b"\n", b"\r\n", b"\n\r")),
+        PLAIN,
+    ],
+    "control words in the payload": [
+        Message(b"a", b"PING\r\n-ERR 'x'\r\n+OK\r\nINFO {}\r\n"),
+        PLAIN,
+    ],
+    "header like a status": [
+        Message(b"a", b"", b"NATS/1.0 404 No Messages\r\nStatus: 404\r\n\r\n")
+    ],
     "subject outside ASCII": [Message("größe.日本.🙂".encode(), b"x"), PLAIN],
     "subject with odd characters": [Message(b"$KV.b.k-_/=.$x.!#%&'", b"x")],
     "subject that is not UTF-8": [Message(b"a.\xff\xfe", b"x"), PLAIN],
     "subject like a number": [Message(b"1.2.3.4.5.6.7.8.9.10", b"x")],
-    "large numbers": [Message(b"a", b"x", sequence=2**63 - 1, consumer=10**18, timestamp=2**63 - 1, pending=10**17)],
+    "large numbers": [
+        Message(
+            b"a", b"x", sequence=2**63 - 1, consumer=10**18, timestamp=2**63 - 1, pending=10**17
+        )
+    ],
     "numbers of every length": [Message(b"a", b"x" * n, sequence=10**n) for n in range(19)],
-    "long payloads": [Message(b"a", b"x" * 5000), Message(b"b", bytes(range(256)) * 300), PLAIN] * 3,
+    "long payloads": [Message(b"a", b"x" * 5000), Message(b"b", bytes(range(256)) * 300), PLAIN]
+    * 3,
     "many": [Message(b"s.%d" % (i % 7), b"p" * (i % 50), sequence=i + 1) for i in range(100)],
 }
 TRAILING = {
@@ -137,7 +165,11 @@ def test_messages_come_out_as_they_went_in(messages: list[Message], trailing: by
 STATUSES = {
     b"NATS/1.0 404 No Messages\r\n\r\n": (404, "No Messages", {}),
     b"NATS/1.0 503\r\n\r\n": (503, "", {}),
-    b"NATS/1.0 408 Request Timeout\r\nA: 5\r\nB-C: 70\r\n\r\n": (408, "Request Timeout", {"A": "5", "B-C": "70"}),
+    b"NATS/1.0 408 Request Timeout\r\nA: 5\r\nB-C: 70\r\n\r\n": (
+        408,
+        "Request Timeout",
+        {"A": "5", "B-C": "70"},
+    ),
 }
 
 
@@ -147,14 +179,20 @@ def test_a_status_is_told_by_its_line_and_missing_reply(
 ) -> None:
     data = PLAIN.wire + frame(b"_INBOX.abc.4", DATA, b"", block) + PLAIN.wire
     for chunks in ([data], by_byte(data)):
-        assert scan(chunks) == Seen([PLAIN.row, PLAIN.row], [Status(DATA, b"_INBOX.abc.4", *expected)])
+        assert scan(chunks) == Seen(
+            [PLAIN.row, PLAIN.row], [Status(DATA, b"_INBOX.abc.4", *expected)]
+        )
 
 
-@pytest.mark.parametrize("payload", [b'{"created": "x"}', b"", b"NATS/1.0 503\r\n\r\n", b"MSG a 7 2\r\nab\r\n"])
+@pytest.mark.parametrize(
+    "payload", [b'{"created": "x"}', b"", b"NATS/1.0 503\r\n\r\n", b"MSG a 7 2\r\nab\r\n"]
+)
 def test_a_message_without_reply_and_headers_answers_a_request(payload: bytes) -> None:
     data = PLAIN.wire + 2 * frame(b"_INBOX.abc.look", DATA, payload) + PLAIN.wire
     for chunks in ([data], by_byte(data), [data, b"PI"]):
-        assert scan(chunks) == Seen([PLAIN.row, PLAIN.row], replies=[ApiReply(DATA, b"_INBOX.abc.look", payload)] * 2)
+        assert scan(chunks) == Seen(
+            [PLAIN.row, PLAIN.row], replies=[ApiReply(DATA, b"_INBOX.abc.look", payload)] * 2
+        )
 
 
 OTHERS = [
@@ -210,7 +248,10 @@ MALFORMED = {
 
 @pytest.mark.parametrize("pending", [b"x", b"-1", b"\xc2\xb2", b"1 ", b"%d" % 2**63, b"9" * 5000])
 def test_the_number_of_one_message_is_checked(pending: bytes) -> None:
-    good, bad = (b"MSG a 7 $JS.ACK.S.c.1.1.1.1.%s 5\r\nhello\r\n" % number for number in (b"%d" % (2**63 - 1), pending))
+    good, bad = (
+        b"MSG a 7 $JS.ACK.S.c.1.1.1.1.%s 5\r\nhello\r\n" % number
+        for number in (b"%d" % (2**63 - 1), pending)
+    )
     assert [Acks(event).pending() for event in frames_in([good], [DATA])] == [2**63 - 1]
     with pytest.raises(ProtocolError):
         _ = [Acks(event).pending() for event in frames_in([bad], [DATA])]
@@ -243,7 +284,9 @@ def test_the_largest_message_is_waited_for_and_a_larger_one_refused() -> None:
         list(scanned([b"MSG a 7 %d\r\n" % (wire.MAX_FRAME + 1)], [DATA]))
 
 
-def ack(number: int, payload: bytes, header: bytes = b"", reply: bytes = b"", sid: int = ACKS) -> bytes:
+def ack(
+    number: int, payload: bytes, header: bytes = b"", reply: bytes = b"", sid: int = ACKS
+) -> bytes:
     """What answers publish `number`."""
     return frame(f"_INBOX.a.b.{number}", sid, payload, header, reply)
 
@@ -265,21 +308,33 @@ ANSWERS = {
     "with a reply": [(1, b"x", HEADER, b"to.me")],
     "nothing at all": [(1, b"", b"", b"")],
     "an answer in an answer": [(1, ack(2, STORED), b"", b"")],
-    "all of them": [(8, STORED, b"", b""), (9, b"", NOBODY, b""), (11, b"y", b"", b"r"), (12, STORED, b"", b"")],
+    "all of them": [
+        (8, STORED, b"", b""),
+        (9, b"", NOBODY, b""),
+        (11, b"y", b"", b"r"),
+        (12, STORED, b"", b""),
+    ],
 }
 
 
 @pytest.mark.parametrize("trailing", TRAILING.values(), ids=TRAILING.keys())
 @pytest.mark.parametrize("sent", ANSWERS.values(), ids=ANSWERS.keys())
-def test_without_statuses_everything_is_a_message(sent: list[tuple[int, bytes, bytes, bytes]], trailing: bytes) -> None:
+def test_without_statuses_everything_is_a_message(
+    sent: list[tuple[int, bytes, bytes, bytes]], trailing: bytes
+) -> None:
     data = b"".join(ack(*answer) for answer in sent)
-    expected = [(b"_INBOX.a.b.%d" % number, header, payload, bool(reply)) for number, payload, header, reply in sent]
+    expected = [
+        (b"_INBOX.a.b.%d" % number, header, payload, bool(reply))
+        for number, payload, header, reply in sent
+    ]
     for chunks in ([data + trailing], [data, trailing], by_byte(data + trailing)):
         assert scan_whole(chunks) == Seen(answers=expected, other=passing(trailing))
 
 
 def test_acknowledgements_come_as_one_run_that_can_be_cut() -> None:
-    wires = [ack(number, *((b"", NOBODY) if number % 50 == 0 else (STORED,))) for number in range(1, 500)]
+    wires = [
+        ack(number, *((b"", NOBODY) if number % 50 == 0 else (STORED,))) for number in range(1, 500)
+    ]
     [frames] = frames_in([b"".join(wires)], {ACKS}, {ACKS})
     assert len(frames) == len(wires)
     assert (frames.reply_dots == -1).all()
@@ -297,7 +352,10 @@ HEADER_CASES = {
     "colons in the value": ([b"A: b:c: d"], {"A": ["b:c: d"]}),
     "repeated": ([b"A: 1", b"B: x", b"A: 2", b"A: 1"], {"A": ["1", "2", "1"], "B": ["x"]}),
     "case matters": ([b"a: 1", b"A: 2"], {"a": ["1"], "A": ["2"]}),
-    "names of statuses": ([b"Status: 503", b"Description: x"], {"Status": ["503"], "Description": ["x"]}),
+    "names of statuses": (
+        [b"Status: 503", b"Description: x"],
+        {"Status": ["503"], "Description": ["x"]},
+    ),
     "outside ASCII": (["Größe: 日本".encode()], {"Größe": ["日本"]}),
     "not UTF-8": ([b"A: \xff"], {"A": ["\ufffd"]}),
     "lone line feed": ([b"A: 1\n2"], {"A": ["1\n2"]}),
@@ -312,7 +370,9 @@ ENDS = {"as it should": b"\r\n\r\n", "one line end": b"\r\n", "none": b"", "half
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 @pytest.mark.parametrize(("lines", "expected"), HEADER_CASES.values(), ids=HEADER_CASES.keys())
-def test_headers_become_a_map_of_lists(lines: list[bytes], expected: dict[str, list[str]] | None, end: bytes) -> None:
+def test_headers_become_a_map_of_lists(
+    lines: list[bytes], expected: dict[str, list[str]] | None, end: bytes
+) -> None:
     block = b"\r\n".join([b"NATS/1.0", *lines]) + end
     if end == b"\r":  # belongs to no line end, so to the last value
         block = b"\r\n".join([b"NATS/1.0", *lines, b"Z: z"]) + end
@@ -321,7 +381,10 @@ def test_headers_become_a_map_of_lists(lines: list[bytes], expected: dict[str, l
     message = Message(b"a", b"payload: 1\r\n", block)
     for messages in ([message], [around, message, PLAIN, around], [PLAIN, message, message]):
         [frames] = frames_in([b"".join(each.wire for each in messages)], {DATA})
-        found = [None if row is None else dict(row) for row in delivered(frames).headers().to_pylist()]
+        found = [
+            None if row is None else dict(row) for row in delivered(frames).headers().to_pylist()
+        ]
         assert found == [
-            expected if each is message else {"Outer": ["1"]} if each is around else None for each in messages
+            expected if each is message else {"Outer": ["1"]} if each is around else None
+            for each in messages
         ]

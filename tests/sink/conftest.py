@@ -27,7 +27,9 @@ def server() -> Iterator[NatsServer]:
 def admin(server: NatsServer) -> Iterator[Publisher]:
     """A connection to look after streams; there are none at the beginning, but one that keeps the account's folder."""
     with Publisher(server.url) as publisher:
-        publisher.store = server.store_dir  # or a stream could begin with the messages of an earlier one
+        publisher.store = (
+            server.store_dir
+        )  # or a stream could begin with the messages of an earlier one
         publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"]})
         for name in publisher.api("STREAM.NAMES")["streams"]:
             if name != "KEPT":
@@ -40,7 +42,9 @@ def make(server: NatsServer, admin: Publisher) -> MakeStream:
     """A function that makes a stream with a short duplicate window, unless told otherwise."""
 
     def made(name: str = "S", **config: Any) -> Stream:
-        return Stream(server.url, name, admin, **{"storage": "memory", "duplicate_window": WINDOW, **config})
+        return Stream(
+            server.url, name, admin, **{"storage": "memory", "duplicate_window": WINDOW, **config}
+        )
 
     return made
 

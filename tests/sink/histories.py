@@ -16,13 +16,34 @@ HOUR, SHORT = 3600 * 10**9, 2 * 10**9  # duplicate windows, in nanoseconds
 MOST, MAX_PAYLOAD = 2000, 1024 * 1024  # max_msg_size of a stream that has one; the server's limit
 LEVELS = ["at-least-once", "deduplicated", "exactly-once", "exactly-once"]
 LAST_WINS = ("roll-ups", "bucket")
-ORIGINS = ("plain", "small", "own ids", "counters", "groups")  # kinds whose rows may name a message of a source
-DISTINCT = ("plain", "small", "own ids")  # kinds whose rows may be told apart by their content alone
+ORIGINS = (
+    "plain",
+    "small",
+    "own ids",
+    "counters",
+    "groups",
+)  # kinds whose rows may name a message of a source
+DISTINCT = (
+    "plain",
+    "small",
+    "own ids",
+)  # kinds whose rows may be told apart by their content alone
 ROLLUP = "Nats-Rollup: sub"
 
 
 #: What may happen in each plan; `World.happen` does it.
-FAULTS = ["die", "die", "cut", "cut", "cut to server", "cut to server", "cut to clients", "hold", "restart", "outage"]
+FAULTS = [
+    "die",
+    "die",
+    "cut",
+    "cut",
+    "cut to server",
+    "cut to server",
+    "cut to clients",
+    "hold",
+    "restart",
+    "outage",
+]
 
 
 class Kind(NamedTuple):
@@ -47,10 +68,18 @@ KINDS = {
         alone=True,
     ),
     "full subjects": Kind(
-        (), {"max_msgs_per_subject": 2, "discard": "new", "discard_new_per_subject": True}, LEVELS[1:2], alone=True
+        (),
+        {"max_msgs_per_subject": 2, "discard": "new", "discard_new_per_subject": True},
+        LEVELS[1:2],
+        alone=True,
     ),
     "roll-ups": Kind(("rollup", "headers"), {"allow_rollup_hdrs": True}, LEVELS[:2], alone=True),
-    "bucket": Kind(("operation",), {"allow_rollup_hdrs": True, "max_msgs_per_subject": 64}, LEVELS[:2], alone=True),
+    "bucket": Kind(
+        ("operation",),
+        {"allow_rollup_hdrs": True, "max_msgs_per_subject": 64},
+        LEVELS[:2],
+        alone=True,
+    ),
 }
 
 
@@ -67,23 +96,41 @@ class Refused(NamedTuple):
 
 
 REFUSED = {
-    "null": Refused("column data is null|columns data and incr are null", 0, "data", {"data": None, "incr": None}),
+    "null": Refused(
+        "column data is null|columns data and incr are null",
+        0,
+        "data",
+        {"data": None, "incr": None},
+    ),
     "no subject": Refused("column subject is null", 0, "subject", {"subject": None}),
     "empty subject": Refused("its subject is empty", 0, "subject", {"subject": ""}),
     "empty token": Refused("has an empty token", 0, "subject", {"subject": "{main}..x"}),
     "wildcard": Refused("has a wildcard", 0, "subject", {"subject": "{main}.*"}),
     "blank": Refused("its subject .* holds a blank", 0, "subject", {"subject": "{main}.a b"}),
     "own subject": Refused("is one of the server's own", 0, "subject", {"subject": "$JS.API.INFO"}),
-    "nobody": Refused("no stream captures this subject", 503, "subject", {"subject": "nobody.{seed}.{count}"}),
+    "nobody": Refused(
+        "no stream captures this subject", 503, "subject", {"subject": "nobody.{seed}.{count}"}
+    ),
     "other stream": Refused("error 10060", 10060, "other stream", {"subject": "{other}.x"}),
-    "header name": Refused("holds the name 'a:b', which is not", 0, "headers", {"headers": [("a:b", ["c"])]}),
-    "header value": Refused("holds a line end", 0, "headers", {"headers": [("a", ["b", "c\r\nd"])]}),
+    "header name": Refused(
+        "holds the name 'a:b', which is not", 0, "headers", {"headers": [("a:b", ["c"])]}
+    ),
+    "header value": Refused(
+        "holds a line end", 0, "headers", {"headers": [("a", ["b", "c\r\nd"])]}
+    ),
     "msg_id": Refused("column msg_id is empty or holds a blank", 0, "msg_id", {"msg_id": "a b"}),
     "ttl": Refused("error 10165", 10165, "ttl", {"ttl": "0s", "subject": "{main}.a"}),
-    "too long": Refused("the server takes [0-9]+ .max_payload", 0, "data", {"data": b"y" * (MAX_PAYLOAD + 1)}),
-    "larger": Refused("error 10054", 10054, "max_msg_size", {"data": b"x" * (MOST + 1), "subject": "{main}.a"}),
+    "too long": Refused(
+        "the server takes [0-9]+ .max_payload", 0, "data", {"data": b"y" * (MAX_PAYLOAD + 1)}
+    ),
+    "larger": Refused(
+        "error 10054", 10054, "max_msg_size", {"data": b"x" * (MOST + 1), "subject": "{main}.a"}
+    ),
     "expected": Refused(
-        "error 10071", 10071, "expected_last_subject_sequence", {"expected_last_subject_sequence": 999_999}
+        "error 10071",
+        10071,
+        "expected_last_subject_sequence",
+        {"expected_last_subject_sequence": 999_999},
     ),
     "no integer": Refused("which is no integer", 0, "incr", {"incr": "1.5"}),
     "incr and data": Refused("it has column incr and column data", 0, "incr", {"data": b"no"}),
@@ -193,7 +240,12 @@ class Plan:
     @property
     def largest_group(self) -> int:
         """How many rows the largest group of a task has, 0 without groups."""
-        names = [row.values.get("atomic_group") for batch in self.batches for part in batch for row in part]
+        names = [
+            row.values.get("atomic_group")
+            for batch in self.batches
+            for part in batch
+            for row in part
+        ]
         sizes = Counter(name for name in names if name is not None)
         return max(sizes.values(), default=0)
 
@@ -211,7 +263,11 @@ class Plan:
 
     def prefix(self, batch: int, partition: int) -> str:
         """What the message ids of a task begin with; that of a batch write without `writeId` has a name for itself."""
-        write = f"{self.seed:08d}22223333" if self.streaming else f"w-{self.options.get('writeId', 'once')}"
+        write = (
+            f"{self.seed:08d}22223333"
+            if self.streaming
+            else f"w-{self.options.get('writeId', 'once')}"
+        )
         return f"{write}.{batch}" if self.free else f"{write}.{batch}.{partition}"
 
     def contents(self, batch: int, partition: int, rows: Sequence[Row]) -> Iterator[Content]:
@@ -225,14 +281,19 @@ class Plan:
     def _message(self, values: dict[str, Any], prefix: str) -> Content:
         lines, data = _header_lines(values), values["data"] or b""
         subject, stream = self.options.get("subject", values["subject"]), self.main
-        lines += [f"{header}: {values[name]}" for name, header in HEADERS.items() if values.get(name) is not None]
+        lines += [
+            f"{header}: {values[name]}"
+            for name, header in HEADERS.items()
+            if values.get(name) is not None
+        ]
         if values.get("schedule") is not None:
             lines.append(ROLLUP)  # the server adds it
         if self.kind == "bucket":
             subject = f"$KV.B{self.seed}.{subject}"
-            marker = {"DELETE": ["KV-Operation: DEL"], "PURGE": ["KV-Operation: PURGE", ROLLUP]}.get(
-                values["operation"]
-            )
+            marker = {
+                "DELETE": ["KV-Operation: DEL"],
+                "PURGE": ["KV-Operation: PURGE", ROLLUP],
+            }.get(values["operation"])
             lines, data = marker or [], b"" if marker else data
         if values.get("incr") is not None:
             data = b"counted"
@@ -246,8 +307,14 @@ class Plan:
 
     def _dead_letter(self, row: Row, prefix: str) -> Content:
         assert row.why is not None
-        lines, data, code = _header_lines(row.values), row.values["data"] or b"", REFUSED[row.why].code
-        lines += [f"Dead-Letter-Subject: {self.options.get('subject', row.values['subject']) or ''}"]
+        lines, data, code = (
+            _header_lines(row.values),
+            row.values["data"] or b"",
+            REFUSED[row.why].code,
+        )
+        lines += [
+            f"Dead-Letter-Subject: {self.options.get('subject', row.values['subject']) or ''}"
+        ]
         lines += [f"Dead-Letter-Reason: {row.why}", f"Dead-Letter-Error-Code: {code}"]
         for name in ("incr", "schedule", "schedule_target", "schedule_ttl", "rollup"):
             if row.values.get(name) is not None:
@@ -259,7 +326,9 @@ class Plan:
             lines.append(f"Dead-Letter-Size: {len(data)}")
             data = b"cut"
         if self._has_ids:
-            sent = code or row.why == "too long"  # only these have got their ids before they were refused
+            sent = (
+                code or row.why == "too long"
+            )  # only these have got their ids before they were refused
             lines.append(f"id of {row.values.get('msg_id') or prefix if sent else prefix}, dead")
         return Content(self.dead, self.options["deadLetterSubject"], tuple(sorted(lines)), data)
 
@@ -270,7 +339,11 @@ class Plan:
 
 def _header_lines(values: Mapping[str, Any]) -> list[str]:
     given = [(key, value) for key, items in values.get("headers") or [] for value in items]
-    return [f"{key}: {value}" for key, value in given if not (key.startswith("Nats-") or ":" in key or "\n" in value)]
+    return [
+        f"{key}: {value}"
+        for key, value in given
+        if not (key.startswith("Nats-") or ":" in key or "\n" in value)
+    ]
 
 
 def planned(seed: int) -> Plan:
@@ -281,7 +354,10 @@ def planned(seed: int) -> Plan:
     rate = {"exactly-once": 0.3, "deduplicated": 0.05}.get(level, 0.0)
     window = SHORT if r.random() < rate and kind not in ("full subjects", *LAST_WINS) else HOUR
     options = {"delivery": level, "maxInFlight": r.choice(["1", "5", "40", "8000"])}
-    hasty, patient = {"ackTimeout": "300ms", "maxRetries": "20"}, {"ackTimeout": "10s", "maxRetries": "0"}
+    hasty, patient = (
+        {"ackTimeout": "300ms", "maxRetries": "20"},
+        {"ackTimeout": "10s", "maxRetries": "0"},
+    )
     options |= patient if r.random() < 0.1 else hasty
     plan = Plan(seed, kind, window, r.random() < 0.7, options)
     common = {"storage": "file", "duplicate_window": window}
@@ -290,7 +366,10 @@ def planned(seed: int) -> Plan:
         plan.streams[plan.other] = {**common, "allow_msg_ttl": True}
         if r.random() < 0.5:
             name = plan.other.lower()
-            plan.streams[plan.other]["subject_transform"] = {"src": f"{name}.>", "dest": f"moved.{name}.>"}
+            plan.streams[plan.other]["subject_transform"] = {
+                "src": f"{name}.>",
+                "dest": f"moved.{name}.>",
+            }
     if kind == "bucket":
         options["bucket"] = f"B{seed}"
     elif alone or r.random() < 0.4:
@@ -311,7 +390,9 @@ def planned(seed: int) -> Plan:
     _Rows(r, plan).fill()
     for parts in plan.batches:
         before, after = (r.choice([0, 0, 1, 2]), r.choice([0, 1])) if plan.repeatable else (0, 0)
-        plan.runs.append([_run(r, plan, parts, whole=at >= before) for at in range(before + 1 + after)])
+        plan.runs.append(
+            [_run(r, plan, parts, whole=at >= before) for at in range(before + 1 + after)]
+        )
     return plan
 
 
@@ -332,10 +413,16 @@ def _run(r: Random, plan: Plan, parts: list[list[Row]], *, whole: bool) -> Run:
         parts = divided(r, parts)
     tasks = len(parts) if whole else r.randint(0, len(parts))
     together = r.random() < 0.4
-    twins = [part for part in range(tasks) if together and plan.window == HOUR and plan.kind not in LAST_WINS]
+    twins = [
+        part
+        for part in range(tasks)
+        if together and plan.window == HOUR and plan.kind not in LAST_WINS
+    ]
     commit = [] if whole else [Fault(r.randint(0, 6), "die", 0)]
     faults = FAULTS if plan.window == HOUR else [*FAULTS, *["outage"] * 6]
-    faults = [*faults, "full"] if plan.kind not in ("counters", "schedules", "bucket") else [*faults]
+    faults = (
+        [*faults, "full"] if plan.kind not in ("counters", "schedules", "bucket") else [*faults]
+    )
     faults += ["lose acks", "lose acks"] if plan.options["maxRetries"] != "0" else []
     # What is late may come after the window, where the sink promises nothing.
     # Without ids it may come after a later row, which then is not the last.
@@ -347,10 +434,19 @@ def _run(r: Random, plan: Plan, parts: list[list[Row]], *, whole: bool) -> Run:
         steps = (int(r.paretovariate(0.7)) - 1 for _ in range(r.choice([1, 1, 2, 3])))
         made = [Fault(step, r.choice(faults), int(10 ** r.uniform(0, 4.5))) for step in steps]
         # Before an outage some rows are stored whose acknowledgements never come.
-        return sorted(made + [Fault(fault.step - 3, "deaf", 0) for fault in made if fault.what == "outage"])
+        return sorted(
+            made + [Fault(fault.step - 3, "deaf", 0) for fault in made if fault.what == "outage"]
+        )
 
     attempts = [[some() for _ in range(r.choice([0, 0, 1, 1, 2]))] for _ in range(tasks)]
-    return Run(parts, attempts, tasks, together, r.sample(twins, min(len(twins), r.choice([0, 0, 1]))), commit)
+    return Run(
+        parts,
+        attempts,
+        tasks,
+        together,
+        r.sample(twins, min(len(twins), r.choice([0, 0, 1]))),
+        commit,
+    )
 
 
 class _Rows:
@@ -368,13 +464,23 @@ class _Rows:
 
     def fill(self) -> None:
         r = self.r
-        most = 4 if self.sizes[-1] > 1000 else r.choice([15, 40, 40 if self.plan.kind in LAST_WINS else 200])
+        most = (
+            4
+            if self.sizes[-1] > 1000
+            else r.choice([15, 40, 40 if self.plan.kind in LAST_WINS else 200])
+        )
         for batch in range(r.randint(1, 3) if self.plan.streaming else 1):
             self.plan.batches.append([])
             for partition in range(r.randint(1, 3)):
-                rows = [self.row(f"{batch}.{partition}") for _ in range(r.choice([0, 1, most // 4, most, most]))]
+                rows = [
+                    self.row(f"{batch}.{partition}")
+                    for _ in range(r.choice([0, 1, most // 4, most, most]))
+                ]
                 self.plan.batches[-1].append(rows)
-            equal = self.plan.kind in ("plain", "counters", "groups") and "messageIds" not in self.plan.options
+            equal = (
+                self.plan.kind in ("plain", "counters", "groups")
+                and "messageIds" not in self.plan.options
+            )
             if equal and r.random() < 0.5:
                 self.repeat_some(self.plan.batches[-1])
             self.plan.batches[-1] = [self.with_effects(rows) for rows in self.plan.batches[-1]]
@@ -397,10 +503,16 @@ class _Rows:
         if "sequence" in values:
             values |= {"stream": "SOURCE", "sequence": self.count}
         named = size or "messageIds" in plan.options
-        values |= {"data": f"row {self.count} of {place} ".encode().ljust(size, b".") if named else b""}
+        values |= {
+            "data": f"row {self.count} of {place} ".encode().ljust(size, b".") if named else b""
+        }
         values |= {"subject": f"{main}.{r.choice('abc')}"}
         if "headers" in values and r.random() < 0.5:
-            values["headers"] = [("Color", ["red", "blue"]), ("nats-odd", [place]), ("Nats-Msg-Id", ["left out"])]
+            values["headers"] = [
+                ("Color", ["red", "blue"]),
+                ("nats-odd", [place]),
+                ("Nats-Msg-Id", ["left out"]),
+            ]
             values["headers"] += [("Nats-Incr", ["5"])] if "serverHeaders" in plan.options else []
         if plan.other in plan.streams and "stream" not in plan.options and r.random() < 0.4:
             values["subject"] = f"{plan.other.lower()}.{r.choice('xy')}"
@@ -410,24 +522,44 @@ class _Rows:
                 values["ttl"] = r.choice([None, None, "2h", "never"])
             case "own ids":
                 again = plan.window == HOUR and r.random() < 0.3
-                values["msg_id"] = r.choice([None, f"id-{plan.seed}-{r.randint(1, self.count)}" if again else own, own])
+                values["msg_id"] = r.choice(
+                    [None, f"id-{plan.seed}-{r.randint(1, self.count)}" if again else own, own]
+                )
             case "expected":
                 # A row without an id that an earlier attempt has stored would be refused.
-                values["msg_id"] = own if plan.options["delivery"] == "at-least-once" else r.choice([None, own])
+                values["msg_id"] = (
+                    own if plan.options["delivery"] == "at-least-once" else r.choice([None, own])
+                )
                 if r.random() < 0.5:
-                    values |= {"subject": f"{values['subject']}.{self.count}", "expected_last_subject_sequence": 0}
+                    values |= {
+                        "subject": f"{values['subject']}.{self.count}",
+                        "expected_last_subject_sequence": 0,
+                    }
             case "counters":
-                values |= {"data": r.choice([None, b""]), "incr": r.choice(["1", "+5", "-3", "0", str(10**30)])}
+                values |= {
+                    "data": r.choice([None, b""]),
+                    "incr": r.choice(["1", "+5", "-3", "0", str(10**30)]),
+                }
             case "groups":
-                values["atomic_group"] = r.choice([None, *(f"g-{place}-{number}" for number in range(4))])
+                values["atomic_group"] = r.choice(
+                    [None, *(f"g-{place}-{number}" for number in range(4))]
+                )
             case "schedules" if r.random() < 0.6:
-                values |= {"subject": f"{main}.at.{self.count}", "schedule": "@at 2199-01-01T00:00:00Z"}
+                values |= {
+                    "subject": f"{main}.at.{self.count}",
+                    "schedule": "@at 2199-01-01T00:00:00Z",
+                }
                 values |= {"schedule_target": f"{main}.due", "schedule_ttl": r.choice([None, "2h"])}
-            case "full subjects":  # rows of a subject are alike, so it does not matter which are stored
+            case (
+                "full subjects"
+            ):  # rows of a subject are alike, so it does not matter which are stored
                 number = self.count // 4 if self.bad else self.count
                 values |= {"subject": f"{main}.{place}.{number}", "data": b"one of some"}
             case "roll-ups":
-                values |= {"subject": f"{values['subject']}.{place}", "rollup": r.choice([None, None, "sub"])}
+                values |= {
+                    "subject": f"{values['subject']}.{place}",
+                    "rollup": r.choice([None, None, "sub"]),
+                }
             case "bucket":
                 values |= {"subject": f"{r.choice('abc')}.{place}"}
                 values["operation"] = r.choice([None, "PUT", "DELETE", "PURGE"])
@@ -439,17 +571,30 @@ class _Rows:
     def spoilt(self, values: dict[str, Any]) -> Row:
         """A row like this one that can never be stored."""
         plan = self.plan
-        have = {*plan.columns, *plan.streams[plan.main]} - {"incr" if plan.kind != "counters" else ""}
+        have = {*plan.columns, *plan.streams[plan.main]} - {
+            "incr" if plan.kind != "counters" else ""
+        }
         have -= {"subject"} if "subject" in plan.options else set()
-        elsewhere = plan.other in plan.streams and "stream" in plan.options and "subject" not in plan.options
+        elsewhere = (
+            plan.other in plan.streams
+            and "stream" in plan.options
+            and "subject" not in plan.options
+        )
         have |= {"other stream"} if elsewhere else set()
         ways = [why for why, refused in REFUSED.items() if refused.needs in have]
         if plan.kind in ("counters", "small"):
             ways.remove("too long")  # it is refused for more than one reason
         why = self.r.choice(ways)
-        names = {"main": plan.main.lower(), "other": plan.other.lower(), "seed": plan.seed, "count": self.count}
+        names = {
+            "main": plan.main.lower(),
+            "other": plan.other.lower(),
+            "seed": plan.seed,
+            "count": self.count,
+        }
         changed = {key: value for key, value in REFUSED[why].values.items() if key in values}
-        changed |= {key: value.format_map(names) for key, value in changed.items() if isinstance(value, str)}
+        changed |= {
+            key: value.format_map(names) for key, value in changed.items() if isinstance(value, str)
+        }
         if values.get("msg_id"):
             changed = {"msg_id": f"id-{plan.seed}-bad-{self.count}", **changed}
         return Row({**values, **changed}, why)
@@ -458,7 +603,9 @@ class _Rows:
         """The rows, with what some mean for others of their task: those of their group, or at their subject."""
         if self.plan.kind == "groups":
             whys = {row.values["atomic_group"]: row.why for row in rows if row.why} | {None: None}
-            rows = [row._replace(why=row.why or whys.get(row.values["atomic_group"])) for row in rows]
+            rows = [
+                row._replace(why=row.why or whys.get(row.values["atomic_group"])) for row in rows
+            ]
         if self.plan.kind == "full subjects":
             seen: Counter[str] = Counter()
             for at, row in enumerate(rows):

@@ -64,7 +64,12 @@ class Attempt:
     """One attempt of a task, or of a commit. To the sink it is the context of Spark's task."""
 
     def __init__(
-        self, plan: Plan, batch: int, partition: int, faults: Sequence[Fault], turn: Callable[[], None]
+        self,
+        plan: Plan,
+        batch: int,
+        partition: int,
+        faults: Sequence[Fault],
+        turn: Callable[[], None],
     ) -> None:
         names = ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
         self._properties = dict(zip(names, (plan.query, str(batch), "run"), strict=True))
@@ -128,14 +133,21 @@ class World:
         for name, config in plan.streams.items():
             more = {**CONFIG, "subjects": [f"$KV.{name[3:]}.>"]} if name.startswith("KV_") else {}
             self._admin.api(
-                f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], **more, **config}
+                f"STREAM.CREATE.{name}",
+                {"name": name, "subjects": [f"{name.lower()}.>"], **more, **config},
             )
-            if not more:  # the first message stays, so that none is missing before those of an attempt
+            if (
+                not more
+            ):  # the first message stays, so that none is missing before those of an attempt
                 self._admin.publish([self._message(name, "kept")])
 
     def _message(self, stream: str, subject: str) -> Message:
-        counter = [("Nats-Incr", "0")] if self._plan.streams[stream].get("allow_msg_counter") else []
-        return Message(f"{stream.lower()}.{subject}", headers=[("Nats-Msg-Id", secrets.token_hex(8)), *counter])
+        counter = (
+            [("Nats-Incr", "0")] if self._plan.streams[stream].get("allow_msg_counter") else []
+        )
+        return Message(
+            f"{stream.lower()}.{subject}", headers=[("Nats-Msg-Id", secrets.token_hex(8)), *counter]
+        )
 
     def happen(self, fault: Fault) -> None:
         wire, what, amount = self.wires[0], fault.what, fault.amount
@@ -143,7 +155,9 @@ class World:
             if amount % 2:
                 wire.cut()
             raise Died
-        if what == "die late":  # what it has sent comes when later attempts are at work, on the other wire
+        if (
+            what == "die late"
+        ):  # what it has sent comes when later attempts are at work, on the other wire
             wire.stall()
             self.wires.reverse()
             self.wires[0].unstall()
@@ -155,7 +169,9 @@ class World:
         elif what == "lose acks":
             r = Random(amount)
             rate = r.choice([0.1, 0.5, 1.0])
-            wire.replace_frames(b'{"stream":"', amount % 8 + 1, lambda ack: b"" if r.random() < rate else ack)
+            wire.replace_frames(
+                b'{"stream":"', amount % 8 + 1, lambda ack: b"" if r.random() < rate else ack
+            )
         elif what == "hold":
             wire.stall()
             self._timers.append(threading.Timer(0.05 + amount % 8 / 10, wire.unstall))
@@ -173,13 +189,19 @@ class World:
             wire.drop(None)
             wire.accept()
         elif what == "deaf":
-            wire.replace_frames(b'{"stream":"%b"' % self._plan.main.encode(), 1 << 60, lambda ack: b"")
+            wire.replace_frames(
+                b'{"stream":"%b"' % self._plan.main.encode(), 1 << 60, lambda ack: b""
+            )
         elif what == "full":
             self._limit(amount % 10)
 
     def _forget(self) -> None:
         """Wait until streams with a short window have forgotten all message ids."""
-        short = [name for name, config in self._plan.streams.items() if config["duplicate_window"] == SHORT]
+        short = [
+            name
+            for name, config in self._plan.streams.items()
+            if config["duplicate_window"] == SHORT
+        ]
         with self._lock:
             probes = [self._message(name, "probe") for name in short if not self._limited]
             first = [self._admin.publish([probe]) for probe in probes]
@@ -217,7 +239,9 @@ class World:
         """What the streams hold, with the sequences. Groups are whole, and counters have added up."""
         with self._lock:
             for name in self._plan.streams:
-                known = [] if self._plan.kind in (*LAST_WINS, "schedules") else self._seen.get(name, [])
+                known = (
+                    [] if self._plan.kind in (*LAST_WINS, "schedules") else self._seen.get(name, [])
+                )
                 self._seen[name] = seen_in(self._admin, name, known)
         found = []
         for name, messages in self._seen.items():
@@ -237,8 +261,18 @@ class World:
             shown = [line]
             if made := _ID.fullmatch(line):
                 own, prefix, *dead = made.groups()
-                prefix = prefix if self._plan.repeatable or own else re.sub(r"w-[0-9a-f]{16}", "w-once", prefix)
-                shown = [f"id of {own or prefix}, dead"] if any(dead) else [line] if own else [f"id of {prefix}"]
+                prefix = (
+                    prefix
+                    if self._plan.repeatable or own
+                    else re.sub(r"w-[0-9a-f]{16}", "w-once", prefix)
+                )
+                shown = (
+                    [f"id of {own or prefix}, dead"]
+                    if any(dead)
+                    else [line]
+                    if own
+                    else [f"id of {prefix}"]
+                )
                 shown = [] if self._plan.kind in LAST_WINS else shown
             elif line.startswith("Dead-Letter-Reason: "):
                 why = (why for why, refused in REFUSED.items() if re.search(refused.pattern, line))

@@ -34,7 +34,9 @@ WHOLE_TYPES = ["string", "tinyint", "smallint", "int", "bigint", "decimal(1,0)",
 
 def values(s: Stream) -> dict[str, str]:
     """The counters by the last tokens of their subjects, as the server has them."""
-    return {message.subject.rpartition(".")[2]: json.loads(message.data)["val"] for message in seen(s)}
+    return {
+        message.subject.rpartition(".")[2]: json.loads(message.data)["val"] for message in seen(s)
+    }
 
 
 def ones(s: Stream, first: int, count: int) -> pa.RecordBatch:
@@ -77,9 +79,7 @@ def test_a_column_of_any_whole_type(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["double", "decimal(38,1)", "binary", "boolean"])
 def test_a_column_of_another_type_is_an_error(kind: str) -> None:
-    said = (
-        f'column "incr" is of type {kind}, but must be string or tinyint or smallint or int or bigint or decimal(p,0)'
-    )
+    said = f'column "incr" is of type {kind}, but must be string or tinyint or smallint or int or bigint or decimal(p,0)'
     with pytest.raises(SchemaError, match=re.escape(said)):
         SinkColumns.check([("subject", "string"), ("incr", kind)])
 
@@ -93,7 +93,9 @@ def test_data_is_needed_without_increments() -> None:
 
 def test_the_header_is_the_first_line() -> None:
     headers = [[("A", ["1"])], None, [("Nats-Incr", ["9"])]]
-    found = read_rows(subject=["c.a"] * 3, incr=["+5", "-003", None], headers=headers, data=[None, b"", b"x"])
+    found = read_rows(
+        subject=["c.a"] * 3, incr=["+5", "-003", None], headers=headers, data=[None, b"", b"x"]
+    )
     assert found.faults == {}
     assert found.lines.to_pylist() == [b"Nats-Incr: +5\r\nA: 1\r\n", b"Nats-Incr: -003\r\n", b""]
     assert found.data.to_pylist() == [b"", b"", b"x"]
@@ -120,11 +122,14 @@ def test_rows_of_python_that_older_releases_of_spark_hand_over(kind: str) -> Non
     for values in ([one, None], [None, None]):
         given = [("c.a", value, b"") for value in values]
         [made] = record_batches(given, [("subject", "string"), ("incr", kind), ("data", "binary")])
-        assert read(made).lines.to_pylist() == [b"Nats-Incr: 7\r\n" if value else b"" for value in values]
+        assert read(made).lines.to_pylist() == [
+            b"Nats-Incr: 7\r\n" if value else b"" for value in values
+        ]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "+", "1\n", "1.5", "1e3", " 1", "1 ", "0x1", "1_000", "++1", "٣", "1\r\nNats-Rollup: all"]
+    "text",
+    ["", "+", "1\n", "1.5", "1e3", " 1", "1 ", "0x1", "1_000", "++1", "٣", "1\r\nNats-Rollup: all"],
 )
 def test_no_integer(text: str) -> None:
     found = read_rows("c.a", incr=["1", text])
@@ -174,7 +179,9 @@ def test_a_dead_letter_keeps_a_text_that_is_no_increment(text: str) -> None:
 @pytest.mark.parametrize("delivery", LEVELS)
 @pytest.mark.parametrize("named", [False, True])
 def test_each_row_counts_once(s: Stream, delivery: str, named: bool) -> None:
-    sink = Sink(s.url, delivery=delivery, maxInFlight=1000, **({"stream": s.name} if named else {})).started()
+    sink = Sink(
+        s.url, delivery=delivery, maxInFlight=1000, **({"stream": s.name} if named else {})
+    ).started()
     # The first rows show where the others go, which then share reply subjects.
     report = sink.write([ones(s, first, 500) for first in range(0, 2000, 500)], task(s))
     assert (report.stored, report.duplicates) == (2000, 0)
@@ -220,7 +227,9 @@ def test_a_row_without_an_increment_is_refused_and_the_others_count_once(
 ) -> None:
     # Its refusal is an answer to rows that share a reply subject, so the sink has to find out which are stored.
     dead = stream(storage="memory")
-    sink = Sink(s.url, delivery=delivery, maxInFlight=1000, deadLetterSubject=f"{dead.subject}.a").started()
+    sink = Sink(
+        s.url, delivery=delivery, maxInFlight=1000, deadLetterSubject=f"{dead.subject}.a"
+    ).started()
     subjects = [f"{s.subject}.{'ab'[number % 2]}" for number in range(2500)]
     increments: list[str | None] = ["1"] * 2500
     increments[2200] = None
@@ -249,21 +258,29 @@ def test_an_increment_for_a_stream_without_counters(stream: MakeStream) -> None:
 def test_a_write_that_names_such_a_stream_fails_at_its_start(stream: MakeStream) -> None:
     plain = stream(storage="memory")
     columns = pa.schema({"subject": pa.string(), "incr": pa.int64()})
-    said = f'option stream: {plain.name} refuses column "incr": it was made without allow_msg_counter'
+    said = (
+        f'option stream: {plain.name} refuses column "incr": it was made without allow_msg_counter'
+    )
     for given in ({"stream": plain.name}, {"subject": f"{plain.subject}.a"}):
         with pytest.raises(OptionError, match=said):
             writer_of("b", {"servers": plain.url, **given}, columns)
 
 
-def test_an_increment_that_another_stream_has_counted_fails_the_task(s: Stream, stream: MakeStream) -> None:
+def test_an_increment_that_another_stream_has_counted_fails_the_task(
+    s: Stream, stream: MakeStream
+) -> None:
     other = stream(storage="memory", **COUNTS)
     with pytest.raises(RowRefused, match=f"stream {s.name} stored it, not {other.name} "):
         Sink(s.url, stream=other.name).write([ones(s, 0, 1)], task(s))
 
 
 def test_a_broken_counter(s: Stream) -> None:
-    s.publisher.publish([Message(f"{s.subject}.a", headers=[("Nats-Incr", "1"), ("Nats-Counter-Sources", "{")])])
-    with pytest.raises(RowRefused, match=r"error 10172\): the last message on this subject is broken: delete it"):
+    s.publisher.publish(
+        [Message(f"{s.subject}.a", headers=[("Nats-Incr", "1"), ("Nats-Counter-Sources", "{")])]
+    )
+    with pytest.raises(
+        RowRefused, match=r"error 10172\): the last message on this subject is broken: delete it"
+    ):
         Sink(s.url).write([ones(s, 0, 1)], task(s))
     s.remove(1)
     assert Sink(s.url).write([ones(s, 0, 1)], task(s, 2)).stored == 1
@@ -281,9 +298,13 @@ def test_a_server_that_has_no_counters(s: Stream, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Connection, "server_version", (2, 11, 9))
     columns = pa.schema({"subject": pa.string(), "incr": pa.int64()})
     for mode in "bs":
-        with pytest.raises(SchemaError, match=r'column "incr" needs nats-server 2\.12, and this one is 2\.11\.9'):
+        with pytest.raises(
+            SchemaError, match=r'column "incr" needs nats-server 2\.12, and this one is 2\.11\.9'
+        ):
             writer_of(mode, {"servers": s.url}, columns)
-        writer_of(mode, {"servers": s.url}, pa.schema({"subject": pa.string(), "data": pa.string()}))
+        writer_of(
+            mode, {"servers": s.url}, pa.schema({"subject": pa.string(), "data": pa.string()})
+        )
 
 
 @pytest.mark.parametrize("ids", [None, pa.array([b"1", b"2", None, None], pa.binary())])

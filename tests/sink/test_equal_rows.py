@@ -39,7 +39,9 @@ def test_claims_come_back_as_they_were_made(parts: list[list[int]]) -> None:
     for part in parts:
         made.add("S", claims(*part))
     packed = made.packed().get("S", [])
-    assert sorted(unpacked(packed).tolist()) == sorted({number for part in parts for number in part})
+    assert sorted(unpacked(packed).tolist()) == sorted(
+        {number for part in parts for number in part}
+    )
 
 
 def test_claims_of_many_rows_are_small() -> None:
@@ -75,28 +77,49 @@ def test_streams_are_contested_where_two_tasks_claim_a_message() -> None:
 
 
 def test_a_copy_is_missing_for_each_claim_beyond_the_messages() -> None:
-    found = balance(stored((PREFIX + A, 5), (PREFIX + A + b".1", 6)), claims(5, 6, 5, 6, 5), PREFIX, numbered=True)
-    assert found.missing == [Missing([5, 6], [PREFIX + A + b".2", PREFIX + A + b".3", PREFIX + A + b".4"])]
+    found = balance(
+        stored((PREFIX + A, 5), (PREFIX + A + b".1", 6)),
+        claims(5, 6, 5, 6, 5),
+        PREFIX,
+        numbered=True,
+    )
+    assert found.missing == [
+        Missing([5, 6], [PREFIX + A + b".2", PREFIX + A + b".3", PREFIX + A + b".4"])
+    ]
     assert (found.strangers, found.doubled, found.lost) == (0, 0, 0)
 
 
 def test_numbers_that_are_free_are_used() -> None:
-    found = balance(stored((PREFIX + A + b".1", 6), (PREFIX + A + b".4", 9)), claims(6, 9, 9, 9), PREFIX, numbered=True)
+    found = balance(
+        stored((PREFIX + A + b".1", 6), (PREFIX + A + b".4", 9)),
+        claims(6, 9, 9, 9),
+        PREFIX,
+        numbered=True,
+    )
     assert found.missing == [Missing([6, 9], [PREFIX + A, PREFIX + A + b".2"])]
 
 
 def test_dead_letters_are_rows_of_their_own() -> None:
     letters = [PREFIX + A, PREFIX + A + b".dead", PREFIX + b"dead." + A]
-    found = balance(stored(*zip(letters, (1, 2, 3), strict=True)), claims(1, 2, 2, 3, 3), PREFIX, numbered=True)
+    found = balance(
+        stored(*zip(letters, (1, 2, 3), strict=True)), claims(1, 2, 2, 3, 3), PREFIX, numbered=True
+    )
     copies = [row.ids for row in found.missing]
     assert sorted(copies) == [[PREFIX + A + b".1.dead"], [PREFIX + b"dead." + A + b".1"]]
 
 
 def test_messages_of_no_row_are_strangers() -> None:
-    found = balance(stored((PREFIX + A, 1), (PREFIX + B, 2), (PREFIX + B + b".1", 3)), claims(1), PREFIX, numbered=True)
+    found = balance(
+        stored((PREFIX + A, 1), (PREFIX + B, 2), (PREFIX + B + b".1", 3)),
+        claims(1),
+        PREFIX,
+        numbered=True,
+    )
     assert (found.missing, found.strangers) == ([], 2)
     # So are more equal rows than there are.
-    found = balance(stored((PREFIX + A, 1), (PREFIX + A + b".1", 2)), claims(1), PREFIX, numbered=True)
+    found = balance(
+        stored((PREFIX + A, 1), (PREFIX + A + b".1", 2)), claims(1), PREFIX, numbered=True
+    )
     assert (found.missing, found.strangers, found.doubled) == ([], 1, 0)
 
 
@@ -110,7 +133,9 @@ def test_a_message_that_was_stored_twice_is_no_stranger() -> None:
 
 
 def test_ids_of_content_need_no_copies() -> None:
-    found = balance(stored((PREFIX + A, 1), (PREFIX + B, 2)), claims(1, 1, 1), PREFIX, numbered=False)
+    found = balance(
+        stored((PREFIX + A, 1), (PREFIX + B, 2)), claims(1, 1, 1), PREFIX, numbered=False
+    )
     assert (found.missing, found.strangers, found.doubled) == ([], 1, 0)
 
 
@@ -122,7 +147,9 @@ def test_what_is_gone_cannot_be_copied() -> None:
 
 
 def test_rows_with_ids_of_users_are_not_compared() -> None:
-    found = balance(stored((b"mine", 4), (PREFIX + A, 5), own=True), claims(4, 4, 5), PREFIX, numbered=True)
+    found = balance(
+        stored((b"mine", 4), (PREFIX + A, 5), own=True), claims(4, 4, 5), PREFIX, numbered=True
+    )
     assert (found.missing, found.strangers, found.lost) == ([], 0, 0)
 
 
@@ -150,7 +177,9 @@ LAYOUTS = st.lists(st.lists(st.sampled_from([A, B, C]), max_size=6), min_size=1,
 
 @settings(max_examples=150, deadline=None)
 @given(LAYOUTS, st.randoms(use_true_random=False))
-def test_ids_of_a_batch_do_not_depend_on_its_partitions(parts: list[list[bytes]], r: object) -> None:
+def test_ids_of_a_batch_do_not_depend_on_its_partitions(
+    parts: list[list[bytes]], r: object
+) -> None:
     """After the driver's copies a stream has the same ids, in whichever layout the batch was written before."""
     rows = [row for part in parts for row in part]
     wanted = {_id(row, number) for row, count in Counter(rows).items() for number in range(count)}

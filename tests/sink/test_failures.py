@@ -61,7 +61,13 @@ accounts {{
 """
 
 #: Short times: what goes wrong here does so at once, or never gets better.
-QUICK = {"connectTimeout": "2s", "requestTimeout": "2s", "retryTimeout": "2s", "ackTimeout": "2s", "maxRetries": "1"}
+QUICK = {
+    "connectTimeout": "2s",
+    "requestTimeout": "2s",
+    "retryTimeout": "2s",
+    "ackTimeout": "2s",
+    "maxRetries": "1",
+}
 Refusal = tuple[str, str]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -74,7 +80,9 @@ DENIED = "the account may not publish to this subject"
 MAY_NOT = "the account may not publish to"
 NOT_SEEN = "delivery exactly-once has to see the state of stream <N>:"
 TRIED = r"also after 1 retries \(option maxRetries\)"
-TOO_MANY = rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
+TOO_MANY = (
+    rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
+)
 NO_ACK = rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: stream <N> has no_ack set, so it gives none"
 ACTS = "or set option serverHeaders to drop to store rows without such headers"
 #: Headers that the server acts on, with a value, and the column that asks for the same.
@@ -154,7 +162,9 @@ def rows(s: Stream, columns: Mapping[str, Any] = NOTHING) -> pa.RecordBatch:
     found = {name: GOOD[name] for name in ("data", "subject")} | dict(columns)
     for name, values in found.items():
         if isinstance(values, list):
-            found[name] = [filled_in(value, s) if isinstance(value, str) else value for value in values]
+            found[name] = [
+                filled_in(value, s) if isinstance(value, str) else value for value in values
+            ]
     return batch(TYPES, **found)
 
 
@@ -187,7 +197,9 @@ def write(s: Stream, options: Mapping[str, str], columns: Mapping[str, Any] = NO
     store(writer_of("b", settings(s, options), frame.schema), [frame])
 
 
-def refuse(mode: str, s: Stream, columns: Mapping[str, Any], options: Mapping[str, str], *, early: bool) -> Refusal:
+def refuse(
+    mode: str, s: Stream, columns: Mapping[str, Any], options: Mapping[str, str], *, early: bool
+) -> Refusal:
     """Class and sentence of what the writer of a batch (mode b) or of a micro-batch (mode s) raises.
 
     `early`: before any task starts. No secret shows.
@@ -220,7 +232,10 @@ def name_of(case: Case | BadRow) -> str:
 # What is known before any task starts.
 
 WRONG_PASSWORD = Case(
-    "bs", "AuthenticationFailed", rf"{CREDENTIALS} \(options user and password\)", {"password": WRONG}
+    "bs",
+    "AuthenticationFailed",
+    rf"{CREDENTIALS} \(options user and password\)",
+    {"password": WRONG},
 )
 EARLY = [
     WRONG_PASSWORD,
@@ -296,7 +311,9 @@ def test_known_before_any_task_starts(make: MakeStream, case: Case) -> None:
     s.wait_for(3 if "mirror" in case.config else 0)
 
 
-def test_exactly_once_without_permission_to_make_the_ledger(server: Server, make: MakeStream) -> None:
+def test_exactly_once_without_permission_to_make_the_ledger(
+    server: Server, make: MakeStream
+) -> None:
     s = make(server.bob)
     options = {"user": "noledger", "delivery": "exactly-once", "stream": "<N>"}
     for mode in "bs":
@@ -422,7 +439,9 @@ def test_a_row_that_cannot_be_stored_is_named(
     kind, said = refuse("b", failing, bad.columns, bad.options, early=False)
     assert kind == "RowRefused"
     before = re.escape("row 2 of partition 0 cannot be stored at subject ")
-    found = re.fullmatch(rf"{before}('.*'|\".*\"): (.+); (\d+) rows? of the task (?:is|are) stored", said)
+    found = re.fullmatch(
+        rf"{before}('.*'|\".*\"): (.+); (\d+) rows? of the task (?:is|are) stored", said
+    )
     assert found is not None, said
     subject, reason, count = found.groups()
     assert re.fullmatch(filled_in(bad.reason, failing), reason), said
@@ -450,7 +469,10 @@ def test_a_row_that_cannot_be_stored_is_named(
         assert bad.data.startswith(data)
         assert bad.size - 8192 < len(data) < bad.size
         assert headers["Dead-Letter-Size"] == [str(bad.size)]
-    assert re.search(rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;", caplog.text)
+    assert re.search(
+        rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;",
+        caplog.text,
+    )
 
     write(s, options, bad.columns)
     assert len(messages_of(dead)) == 1
@@ -464,8 +486,13 @@ def test_a_row_that_is_larger_than_the_account_may_send_is_named() -> None:
     with NatsServer(config=config) as server, Publisher(server.url) as publisher:
         s = Stream(server.url, "SMALL", publisher)
         options = {"servers": server.url, **QUICK}
-        frame = batch(data=[b"x" * size for size in (1, 9000, 3)], subject=[f"small.{number}" for number in (1, 2, 3)])
-        with pytest.raises(RowRefused, match=r"row 2 .*'small\.2': .* the server takes 8192 \(max_payload\)"):
+        frame = batch(
+            data=[b"x" * size for size in (1, 9000, 3)],
+            subject=[f"small.{number}" for number in (1, 2, 3)],
+        )
+        with pytest.raises(
+            RowRefused, match=r"row 2 .*'small\.2': .* the server takes 8192 \(max_payload\)"
+        ):
             store(writer_of("b", options, frame.schema), [frame])
         s.purge()
         store(writer_of("b", {**options, "deadLetterSubject": "small.dead"}, frame.schema), [frame])
@@ -567,11 +594,15 @@ def test_a_server_that_cannot_write(tmp_path: Path) -> None:
             store(writer_of("b", options, rows.schema), [rows])
         assert "no_ack" not in str(refused.value)
         kept = s.state()["messages"]
-        assert f"stream FULL answers requests and stores nothing (its last message is {kept}): its server" in str(
-            refused.value
+        assert (
+            f"stream FULL answers requests and stores nothing (its last message is {kept}): its server"
+            in str(refused.value)
         )
         objects = batch(name=["a"], content=[b"x" * 400_000])
-        with pytest.raises(RowRefused, match=r"stream OBJ_full answers requests and stores nothing .* \(a full disk"):
+        with pytest.raises(
+            RowRefused,
+            match=r"stream OBJ_full answers requests and stores nothing .* \(a full disk",
+        ):
             store(writer_of("b", options | {"objectBucket": "full"}, objects.schema), [objects])
         assert "critical write error" in server.log
         close_all()
@@ -584,11 +615,16 @@ def test_a_server_that_knows_no_ttl(make: MakeStream, monkeypatch: pytest.Monkey
     for mode in "bs":
         for names, options in (("data subject ttl", HERE), ("key value ttl", {"bucket": "prices"})):
             columns = pa.schema([(name, pa.string()) for name in names.split()])
-            with pytest.raises(SchemaError, match=r'column "ttl" needs nats-server 2\.11, and this one is 2\.10\.29'):
+            with pytest.raises(
+                SchemaError,
+                match=r'column "ttl" needs nats-server 2\.11, and this one is 2\.10\.29',
+            ):
                 writer_of(mode, settings(s, options), columns)
 
 
-def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_stored(make: MakeStream) -> None:
+def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_stored(
+    make: MakeStream,
+) -> None:
     s = make()
     subjects = ["<s>.secret" if number in (11, 20, 30) else "<s>.a" for number in range(1, 1001)]
     columns = {"data": ["x"] * 1000, "subject": subjects}
@@ -609,10 +645,18 @@ def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_s
 
     with WireProxy(s.url) as proxy:
         proxy.drop(denials_last)
-        options = {"servers": proxy.url, "user": "writer", "delivery": "at-least-once", "ackTimeout": "1m"}
+        options = {
+            "servers": proxy.url,
+            "user": "writer",
+            "delivery": "at-least-once",
+            "ackTimeout": "1m",
+        }
         refused = refuse("b", s, columns, options, early=False)
         close_all()
-    assert refused == ("RowRefused", f"{ROW} 11 {AT} '{s.subject}.secret': {DENIED}; 997 rows {STORED}")
+    assert refused == (
+        "RowRefused",
+        f"{ROW} 11 {AT} '{s.subject}.secret': {DENIED}; 997 rows {STORED}",
+    )
     assert s.state()["messages"] == 997
 
 
@@ -623,9 +667,13 @@ def test_a_user_who_may_only_publish(make: MakeStream, caplog: pytest.LogCapture
         write(s, {"user": "blind", **options})
     assert s.state()["messages"] == 12
     assert "not checked before writing" in caplog.text
-    kind, said = refuse("b", s, at("nowhere.x"), {"user": "blind", "retryTimeout": "500ms"}, early=False)
+    kind, said = refuse(
+        "b", s, at("nowhere.x"), {"user": "blind", "retryTimeout": "500ms"}, early=False
+    )
     assert kind == "RowRefused"
-    assert said.startswith("row 2 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this subj")
+    assert said.startswith(
+        "row 2 of partition 0 cannot be stored at subject 'nowhere.x': no stream captures this subj"
+    )
 
 
 # Warnings.
@@ -638,14 +686,24 @@ SHORT = (
 
 
 @pytest.mark.parametrize("mode", ["b", "s"])
-def test_an_election_at_the_start_ends_no_query(make: MakeStream, caplog: pytest.LogCaptureFixture, mode: str) -> None:
+def test_an_election_at_the_start_ends_no_query(
+    make: MakeStream, caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
     """Nobody can show the streams for longer than connecting may take; the rows wait as long as an outage may last."""
     s = make()
-    error = {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}
+    error = {
+        "code": 503,
+        "err_code": 10008,
+        "description": "JetStream system temporarily unavailable",
+    }
 
     def leaderless(frame: bytes) -> bytes:
         shown = re.search(rb"io\.nats\.jetstream\.api\.v1\.stream_(info|names)_response", frame)
-        return answer(frame, json.dumps({"type": shown[0].decode(), "error": error}).encode()) if shown else frame
+        return (
+            answer(frame, json.dumps({"type": shown[0].decode(), "error": error}).encode())
+            if shown
+            else frame
+        )
 
     frame = rows(s)
     with WireProxy(s.url) as proxy:
@@ -660,7 +718,9 @@ def test_an_election_at_the_start_ends_no_query(make: MakeStream, caplog: pytest
     assert "not checked before writing: cannot read stream" in caplog.text
 
 
-def test_a_short_duplicate_window_is_warned_of(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_duplicate_window_is_warned_of(
+    make: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
     s = make(duplicate_window=1_000_000_000)
     for options in (HERE, {"subject": "<s>.x"}):
         write(s, {**options, "ackTimeout": "1500ms", "maxRetries": "20"})
@@ -680,9 +740,7 @@ def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
     for number in range(3):
         store(writer_of("s", settings(s, {}), frame.schema), [frame], number)
         wait_until(lambda: s.last_age() > window_ns, "the duplicate window has passed")
-    window = (
-        rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)"
-    )
+    window = rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)"
     assert len(re.findall(window, caplog.text)) == 1
 
 
@@ -694,23 +752,46 @@ def test_a_stream_that_acknowledges_too_early_is_warned_of_once(
         write(s, options)
     early = "acknowledges rows before it has stored them (persist_mode async)"
     assert caplog.text.count(f"stream {s.name} {early}") == 1
-    Stream(s.url, "KV_early", s.publisher, subjects=["$KV.early.>"], persist_mode="async", allow_rollup_hdrs=True)
-    Stream(s.url, "OBJ_early", s.publisher, subjects=["$O.early.>"], persist_mode="async", allow_rollup_hdrs=True)
+    Stream(
+        s.url,
+        "KV_early",
+        s.publisher,
+        subjects=["$KV.early.>"],
+        persist_mode="async",
+        allow_rollup_hdrs=True,
+    )
+    Stream(
+        s.url,
+        "OBJ_early",
+        s.publisher,
+        subjects=["$O.early.>"],
+        persist_mode="async",
+        allow_rollup_hdrs=True,
+    )
     options = {"servers": s.url, "user": "ann", "password": PASSWORD}
     writer_of("b", {**options, "bucket": "early"}, batch(key=["a"], value=[b"x"]).schema)
     writer_of("b", {**options, "objectBucket": "early"}, batch(name=["a"], content=[b"x"]).schema)
-    assert [f"stream {name} {early}" in caplog.text for name in ("KV_early", "OBJ_early")] == [True, True]
+    assert [f"stream {name} {early}" in caplog.text for name in ("KV_early", "OBJ_early")] == [
+        True,
+        True,
+    ]
 
 
-def test_a_stream_that_acknowledges_and_drops_is_warned_of(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_acknowledges_and_drops_is_warned_of(
+    make: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
     s = make(retention="interest")
-    dropping = f"stream {s.name} keeps messages only for its consumers (retention interest) and has none"
+    dropping = (
+        f"stream {s.name} keeps messages only for its consumers (retention interest) and has none"
+    )
     for _ in range(2):
         write(s, HERE)
     assert (s.state()["messages"], caplog.text.count(dropping)) == (0, 1)
     held = make(retention="interest")
     config = {"durable_name": "c", "ack_policy": "explicit"}
-    held.publisher.api(f"CONSUMER.CREATE.{held.name}.c", {"stream_name": held.name, "config": config})
+    held.publisher.api(
+        f"CONSUMER.CREATE.{held.name}.c", {"stream_name": held.name, "config": config}
+    )
     write(held, HERE)
     assert held.state()["messages"] == 3
     assert f"stream {held.name} keeps messages only" not in caplog.text
@@ -721,7 +802,11 @@ def test_a_stream_that_acknowledges_and_drops_is_warned_of(make: MakeStream, cap
     [
         ({"retention": "workqueue"}, {}, r"when they were acknowledged (retention workqueue)"),
         ({"retention": "interest"}, {}, r"when they were acknowledged (retention interest)"),
-        ({"max_msgs_per_subject": 3}, {}, "when newer ones of their subject come (max_msgs_per_subject 3)"),
+        (
+            {"max_msgs_per_subject": 3},
+            {},
+            "when newer ones of their subject come (max_msgs_per_subject 3)",
+        ),
         ({"max_age": 10**9, "duplicate_window": 10**9}, {}, ""),
         ({"max_age": 60 * 10**9, "duplicate_window": 60 * 10**9}, {}, ""),
         (
@@ -733,10 +818,17 @@ def test_a_stream_that_acknowledges_and_drops_is_warned_of(make: MakeStream, cap
     ],
 )
 def test_a_stream_whose_server_may_forget_ids_is_warned_of(
-    make: MakeStream, caplog: pytest.LogCaptureFixture, config: dict[str, Any], columns: dict[str, Any], said: str
+    make: MakeStream,
+    caplog: pytest.LogCaptureFixture,
+    config: dict[str, Any],
+    columns: dict[str, Any],
+    said: str,
 ) -> None:
     s = make(**config)
-    given = {name: [value.replace("<s>", s.subject) for value in values] for name, values in columns.items()}
+    given = {
+        name: [value.replace("<s>", s.subject) for value in values]
+        for name, values in columns.items()
+    }
     schema = batch(data=[b"x"], subject=[f"{s.subject}.a"], **given).schema
     options = {"servers": s.url, "user": "ann", "password": PASSWORD, "stream": s.name}
     for level in ("at-least-once", "deduplicated", "deduplicated"):
@@ -754,7 +846,9 @@ def test_a_server_that_restarts_forgets_the_ids_of_removed_messages(
     with Publisher(server.url) as publisher:
         Stream(server.url, "KEPT", publisher)
         Stream(server.url, "LAST", publisher, max_msgs_per_subject=1)
-    writers = [Sink(server.url, subject=f"{name.lower()}.a", stream=name) for name in ("KEPT", "LAST")]
+    writers = [
+        Sink(server.url, subject=f"{name.lower()}.a", stream=name) for name in ("KEPT", "LAST")
+    ]
     rows = batch(data=[b"1", b"2"])
     for sink in writers:
         assert sink.write([rows]).duplicates == 0
@@ -784,9 +878,17 @@ def test_a_stream_with_less_room_than_a_message_needs_is_warned_of(
 def test_exactly_once_with_a_ledger_that_acknowledges_too_early() -> None:
     with NatsServer() as server, Publisher(server.url) as publisher:
         s = Stream(server.url, "PLAIN", publisher)
-        Stream(server.url, LEDGER, publisher, subjects=["$KV.spark_jetstream_ledger.>"], persist_mode="async")
+        Stream(
+            server.url,
+            LEDGER,
+            publisher,
+            subjects=["$KV.spark_jetstream_ledger.>"],
+            persist_mode="async",
+        )
         options = {"servers": server.url, "stream": s.name, **ONCE}
-        with pytest.raises(DeliveryError, match=f"the ledger .*, stream {LEDGER}, has persist_mode async"):
+        with pytest.raises(
+            DeliveryError, match=f"the ledger .*, stream {LEDGER}, has persist_mode async"
+        ):
             writer_of("s", options, batch(data=[b"x"], subject=["plain.a"]).schema)
         close_all()
 
@@ -847,7 +949,9 @@ def test_exactly_once_refuses_a_ledger_that_loses_entries(
         close_all()
 
 
-def test_exactly_once_with_a_ledger_whose_entries_cannot_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_once_with_a_ledger_whose_entries_cannot_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As of a server before 2.11, or made by hand: the entries of a query do not expire, those of a batch write do."""
     with NatsServer() as server, Publisher(server.url) as publisher:
         s = Stream(server.url, "PLAIN", publisher)
@@ -856,7 +960,9 @@ def test_exactly_once_with_a_ledger_whose_entries_cannot_expire(monkeypatch: pyt
         row = batch(data=[b"x"], subject=["plain.a"])
         store(writer_of("s", options, row.schema), [row])
         mend = f"spark-jetstream stream edit {LEDGER} --allow-msg-ttl"
-        with pytest.raises(DeliveryError, match=rf"stream {LEDGER}, was made without allow_msg_ttl, .* \({mend}\)"):
+        with pytest.raises(
+            DeliveryError, match=rf"stream {LEDGER}, was made without allow_msg_ttl, .* \({mend}\)"
+        ):
             writer_of("b", options, row.schema)
         with monkeypatch.context() as old:
             # Such a server takes no notice of a TTL.
@@ -896,14 +1002,18 @@ def test_a_lost_ttl_is_one_warning_in_a_batch_write_and_in_a_run_of_a_query(
 def frame_of(spark: SparkSession, s: Stream, *, bad: bool = False) -> DataFrame:
     """The good rows in one partition; `bad`: the second one has no data."""
     data = "if(id = 2, null, concat('row ', id))" if bad else "concat('row ', id)"
-    return spark.range(1, 4, 1, 1).selectExpr(f"concat('{s.subject}.', id) as subject", f"{data} as data")
+    return spark.range(1, 4, 1, 1).selectExpr(
+        f"concat('{s.subject}.', id) as subject", f"{data} as data"
+    )
 
 
 def save(frame: DataFrame, s: Stream, options: Mapping[str, str]) -> None:
     frame.write.format("jetstream").options(**settings(s, options)).mode("append").save()
 
 
-def test_spark_shows_the_error_of_the_driver(spark: SparkSession, make: MakeStream, spark_log: SparkLog) -> None:
+def test_spark_shows_the_error_of_the_driver(
+    spark: SparkSession, make: MakeStream, spark_log: SparkLog
+) -> None:
     s, group = make(), f"write-{uuid.uuid4()}"
     spark.sparkContext.setJobGroup(group, "")
     with pytest.raises(AnalysisException) as caught:
@@ -925,7 +1035,9 @@ def test_spark_shows_the_error_of_a_task_and_what_the_driver_logs(
     s, dead = make(duplicate_window=1_000_000_000), make()
     with pytest.raises(PythonException) as caught:
         save(frame_of(spark, s, bad=True), s, HERE)
-    spark_log.wait_for(r"jetstream sink, write \w+ failed; tasks that ended before it did have stored: 0 of 0 rows")
+    spark_log.wait_for(
+        r"jetstream sink, write \w+ failed; tasks that ended before it did have stored: 0 of 0 rows"
+    )
     assert PASSWORD not in str(caught.value)
     stored = s.state()["messages"]
     kind, said = refusal(caught.value)
@@ -936,9 +1048,16 @@ def test_spark_shows_the_error_of_a_task_and_what_the_driver_logs(
         said,
     ), said
     # A row that is sent again after a second is stored twice.
-    options = {"stream": "<N>", "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject, "ackTimeout": "1m"}
+    options = {
+        "stream": "<N>",
+        "deadLetterSubject": f"{dead.subject}.row",
+        "writeId": s.subject,
+        "ackTimeout": "1m",
+    }
     save(frame_of(spark, s, bad=True), s, options)
     assert len(messages_of(s)) == stored + 2
     assert messages_of(dead)[0][1]["Dead-Letter-Subject"] == [f"{s.subject}.2"]
-    spark_log.wait_for(rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;")
+    spark_log.wait_for(
+        rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;"
+    )
     spark_log.wait_for(re.escape(f"stream {s.name} {SHORT}"))

@@ -69,10 +69,14 @@ def only_the_lost_is_late(monkeypatch: pytest.MonkeyPatch, proxy: WireProxy) -> 
 
 
 def made(server: NatsServer, admin: Publisher, **config: Any) -> Stream:
-    return Stream(server.url, "S", admin, **{"duplicate_window": 120 * SECOND, "allow_atomic": True, **config})
+    return Stream(
+        server.url, "S", admin, **{"duplicate_window": 120 * SECOND, "allow_atomic": True, **config}
+    )
 
 
-def sink(url: str, delivery: str = "deduplicated", columns: Sequence[str] = COLUMNS, **options: object) -> Sink:
+def sink(
+    url: str, delivery: str = "deduplicated", columns: Sequence[str] = COLUMNS, **options: object
+) -> Sink:
     found = Sink(url, delivery=delivery, stream="S", **options)
     check_start(found.connect, found.options, columns)
     return found
@@ -91,7 +95,9 @@ def scattered(groups: int, size: int, payload: int = 0) -> pa.RecordBatch:
     return rows([f"g{number % groups}" for number in range(groups * size)], payload)
 
 
-def die_after(monkeypatch: pytest.MonkeyPatch, through: Sink, s: Stream, portions: int, given: pa.RecordBatch) -> None:
+def die_after(
+    monkeypatch: pytest.MonkeyPatch, through: Sink, s: Stream, portions: int, given: pa.RecordBatch
+) -> None:
     """An attempt that ends when so many portions of groups are stored."""
 
     def some(*args: Any) -> Iterator[Rows]:
@@ -114,39 +120,65 @@ def die_after(monkeypatch: pytest.MonkeyPatch, through: Sink, s: Stream, portion
 @pytest.mark.parametrize("other", ["incr", "schedule", "rollup"])
 def test_columns_that_exclude_groups(other: str) -> None:
     names = [*COLUMNS, other, *(["schedule_target"] if other == "schedule" else [])]
-    with pytest.raises(SchemaError, match=f'columns "atomic_group" and "{other}" cannot be used together'):
+    with pytest.raises(
+        SchemaError, match=f'columns "atomic_group" and "{other}" cannot be used together'
+    ):
         SinkColumns.check([(name, "string") for name in names])
 
 
 def test_the_frames_of_two_groups() -> None:
-    found = read_rows(data=[b"1", b"2", b"3"], subject=["s.a", "s.b", "s.c"], atomic_group=["x", "y", "x"])
+    found = read_rows(
+        data=[b"1", b"2", b"3"], subject=["s.a", "s.b", "s.c"], atomic_group=["x", "y", "x"]
+    )
     (whole,) = whole_groups([found.take(np.array(at)) for at in ([0, 1], [2])], 100, 1000)
     refused, sent = sorted_out(whole, whole.number)
     assert refused == []
     frames = encode(sent, None, None, inbox="_INBOX.abc", first_number=7)
-    first = b"NATS/1.0\r\nAtomic-Group: x\r\nNats-Batch-Id: abc.7\r\nNats-Batch-Sequence: %d\r\n%b\r\n"
+    first = (
+        b"NATS/1.0\r\nAtomic-Group: x\r\nNats-Batch-Id: abc.7\r\nNats-Batch-Sequence: %d\r\n%b\r\n"
+    )
     commit = b"Nats-Batch-Commit: 1\r\n"
-    blocks = [first % (1, b""), first % (2, commit), (first % (1, commit)).replace(b": x", b": y").replace(b"7", b"8")]
-    wanted = [
-        b"HPUB %b _INBOX.abc.%d %d %d\r\n%b%b\r\n" % (at, number, len(block), len(block) + 1, block, data)
-        for at, number, block, data in zip((b"s.a", b"s.c", b"s.b"), (7, 7, 8), blocks, (b"1", b"3", b"2"), strict=True)
+    blocks = [
+        first % (1, b""),
+        first % (2, commit),
+        (first % (1, commit)).replace(b": x", b": y").replace(b"7", b"8"),
     ]
-    assert [bytes(frames.frames(0, 1)), bytes(frames.frames(1, 2))] == [b"".join(wanted[:2]), wanted[2]]
+    wanted = [
+        b"HPUB %b _INBOX.abc.%d %d %d\r\n%b%b\r\n"
+        % (at, number, len(block), len(block) + 1, block, data)
+        for at, number, block, data in zip(
+            (b"s.a", b"s.c", b"s.b"), (7, 7, 8), blocks, (b"1", b"3", b"2"), strict=True
+        )
+    ]
+    assert [bytes(frames.frames(0, 1)), bytes(frames.frames(1, 2))] == [
+        b"".join(wanted[:2]),
+        wanted[2],
+    ]
     assert frames.size.tolist() == [len(blocks[1]) + 1, len(blocks[2]) + 1]
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
-def test_groups_whose_rows_come_in_turn(server: NatsServer, admin: Publisher, delivery: str) -> None:
+def test_groups_whose_rows_come_in_turn(
+    server: NatsServer, admin: Publisher, delivery: str
+) -> None:
     s = made(server, admin)
     names = [None if number % 7 == 0 else f"g{number % 5}" for number in range(700)] + ["alone"]
-    headers = [[("A", ["1"]), ("Atomic-Group", ["copied"]), ("Nats-Batch-Id", ["copied"])]] * len(names)
-    report = sink(server.url, delivery, maxInFlight=200).write([rows(names[:350]), rows(names)], names=COLUMNS)
+    headers = [[("A", ["1"]), ("Atomic-Group", ["copied"]), ("Nats-Batch-Id", ["copied"])]] * len(
+        names
+    )
+    report = sink(server.url, delivery, maxInFlight=200).write(
+        [rows(names[:350]), rows(names)], names=COLUMNS
+    )
     assert (report.rows, report.stored, report.duplicates) == (1051, 1051, 0)
     assert report.groups == {*(name.encode() for name in names if name)}
     messages = seen(s)
     sizes = Counter(name for name in names[:350] + names if name)
     assert batches_of(messages) == Counter(sizes.items())
-    numbers = [int(message.data[4:]) for message in messages if message.headers.get("Atomic-Group") == ["g3"]]
+    numbers = [
+        int(message.data[4:])
+        for message in messages
+        if message.headers.get("Atomic-Group") == ["g3"]
+    ]
     assert numbers == [number for number in (*range(350), *range(700)) if names[number] == "g3"]
     assert sum("Atomic-Group" not in message.headers for message in messages) == 50 + 100
     # A message that is written back is not part of its group any more, unless the column says so.
@@ -160,9 +192,13 @@ def test_a_group_of_a_thousand_and_a_larger_one(server: NatsServer, admin: Publi
     assert sink(server.url).write([rows(["most"] * 1000, 2000)]).stored == 1000
     assert batches_of(seen(s)) == {("most", 1000): 1}
     given = rows([*("more" for _ in range(1001)), "two", "two"])
-    said = re.escape("its group 'more' of 1,001 rows is stored whole or not at all: a group has at most 1,000 rows")
+    said = re.escape(
+        "its group 'more' of 1,001 rows is stored whole or not at all: a group has at most 1,000 rows"
+    )
     with WireProxy(server.url) as proxy:
-        with pytest.raises(RowRefused, match=f"row 1 of partition 0 cannot be stored at subject 's.0': {said}"):
+        with pytest.raises(
+            RowRefused, match=f"row 1 of partition 0 cannot be stored at subject 's.0': {said}"
+        ):
             sink(proxy.url).write([given], WriteTask("q", 2, 0))
         close_all()
         assert b"Nats-Batch-Id" not in proxy.client_bytes
@@ -170,26 +206,37 @@ def test_a_group_of_a_thousand_and_a_larger_one(server: NatsServer, admin: Publi
     assert (report.stored, report.dead_letters) == (2, 1001)
     dead = [message for message in seen(s) if message.subject == "dead"]
     assert Counter(message.headers["Dead-Letter-Group"][0] for message in dead) == {"more": 1001}
-    assert [message.data for message in dead] == [f"row {number}".encode() for number in range(1001)]
+    assert [message.data for message in dead] == [
+        f"row {number}".encode() for number in range(1001)
+    ]
 
 
 # -- refused --
 
 
-def test_a_row_that_can_never_be_stored_takes_its_group_along(server: NatsServer, admin: Publisher) -> None:
+def test_a_row_that_can_never_be_stored_takes_its_group_along(
+    server: NatsServer, admin: Publisher
+) -> None:
     s = made(server, admin, subjects=["s.>", "dead"])
     given = rows(
-        ["a", "b", "a", "b", "a", "no name", None], subject=["s.1", "s.2", "s..3", "s.4", "s.5", "s.6", "s..7"]
+        ["a", "b", "a", "b", "a", "no name", None],
+        subject=["s.1", "s.2", "s..3", "s.4", "s.5", "s.6", "s..7"],
     )
     report = sink(server.url, deadLetterSubject="dead").write([given])
     assert (report.rows, report.stored, report.dead_letters) == (7, 2, 5)
     reasons = {
-        message.data: message.headers["Dead-Letter-Reason"][0] for message in seen(s) if message.subject == "dead"
+        message.data: message.headers["Dead-Letter-Reason"][0]
+        for message in seen(s)
+        if message.subject == "dead"
     }
     alone = "its subject 's..{}' has an empty token"
     group = f"its group 'a' of 3 rows is stored whole or not at all: row 3 of it: {alone.format(3)}"
     bad = "column atomic_group is empty or holds a blank or a control character"
-    assert reasons == {**dict.fromkeys((b"row 0", b"row 2", b"row 4"), group), b"row 5": bad, b"row 6": alone.format(7)}
+    assert reasons == {
+        **dict.fromkeys((b"row 0", b"row 2", b"row 4"), group),
+        b"row 5": bad,
+        b"row 6": alone.format(7),
+    }
 
 
 def test_a_name_that_is_not_utf8(server: NatsServer, admin: Publisher) -> None:
@@ -200,7 +247,9 @@ def test_a_name_that_is_not_utf8(server: NatsServer, admin: Publisher) -> None:
     store(writer_of("b", {"servers": server.url, "stream": "S"}, good.schema), [good])
     assert s.state()["messages"] == 2
     bad = batch(data=[b"1", None], subject=["s.1", "s.2"], atomic_group=group)
-    with pytest.raises(RowRefused, match=r"its group 'gr.n' of 2 rows is stored whole or not at all: row 2 of it"):
+    with pytest.raises(
+        RowRefused, match=r"its group 'gr.n' of 2 rows is stored whole or not at all: row 2 of it"
+    ):
         sink(server.url).write([bad])
 
 
@@ -223,12 +272,19 @@ REFUSALS: dict[str, tuple[int, str, Mapping[str, Any], Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize(("code", "blamed", "columns", "config"), REFUSALS.values(), ids=REFUSALS)
 def test_a_group_that_the_server_refuses(
-    server: NatsServer, admin: Publisher, code: int, blamed: str, columns: Mapping[str, Any], config: Mapping[str, Any]
+    server: NatsServer,
+    admin: Publisher,
+    code: int,
+    blamed: str,
+    columns: Mapping[str, Any],
+    config: Mapping[str, Any],
 ) -> None:
     s = made(server, admin, **config)
     dead = Stream(server.url, "DEAD", admin, subjects=["dead"])
     bad = rows(["bad"] * 3, **columns)
-    others = {name: pa.nulls(3, bad.schema.field(name).type) for name in columns if name != "subject"}
+    others = {
+        name: pa.nulls(3, bad.schema.field(name).type) for name in columns if name != "subject"
+    }
     good = rows(["good", None, "good"], **others)
     through = sink(server.url, columns=bad.schema.names, deadLetterSubject="dead")
     report = through.write([bad, good.select(bad.schema.names)])
@@ -239,7 +295,9 @@ def test_a_group_that_the_server_refuses(
         (reason,) = message.headers["Dead-Letter-Reason"]
         assert reason.startswith("its group 'bad' of 3 rows is stored whole or not at all: ")
         assert blamed in reason
-    with pytest.raises(RowRefused, match="its group 'bad' of 3 rows is stored whole or not at all: ") as caught:
+    with pytest.raises(
+        RowRefused, match="its group 'bad' of 3 rows is stored whole or not at all: "
+    ) as caught:
         sink(server.url, "at-least-once", bad.schema.names).write([bad])
     assert (caught.value.err_code, caught.value.number, s.state()["messages"]) == (code, 1, 0)
 
@@ -267,15 +325,25 @@ def test_a_row_that_no_stream_captures_takes_its_group_along_although_its_own_an
     given = rows(["bad", "bad", "good"], subject=["elsewhere", "s.1", "s.2"])
     report = sink(proxy.url, maxRetries="1", deadLetterSubject="dead").write([given])
     assert (report.stored, report.dead_letters, batches_of(seen(s))) == (1, 2, {("good", 1): 1})
-    assert [message.headers["Dead-Letter-Error-Code"] for message in seen(dead)] == [["503"], ["503"]]
+    assert [message.headers["Dead-Letter-Error-Code"] for message in seen(dead)] == [
+        ["503"],
+        ["503"],
+    ]
 
 
-def test_a_group_that_expects_the_sequence_of_its_own_row(server: NatsServer, admin: Publisher) -> None:
+def test_a_group_that_expects_the_sequence_of_its_own_row(
+    server: NatsServer, admin: Publisher
+) -> None:
     """A server answers such a group as it answers one whose subject has a message under way: nobody could tell."""
     s = made(server, admin)
-    given = rows(["a", "a", "b"], subject=["s.1", "s.1", "s.1"], expected_last_subject_sequence=[None, 1, 0])
+    given = rows(
+        ["a", "a", "b"], subject=["s.1", "s.1", "s.1"], expected_last_subject_sequence=[None, 1, 0]
+    )
     through = sink(server.url, "at-least-once", given.schema.names)
-    with pytest.raises(RowRefused, match=r"its group 'a' of 2 rows .*: row 2 of it: column expected_last_subject_seq"):
+    with pytest.raises(
+        RowRefused,
+        match=r"its group 'a' of 2 rows .*: row 2 of it: column expected_last_subject_seq",
+    ):
         through.write([given])
     assert s.state()["messages"] == 0
 
@@ -283,10 +351,14 @@ def test_a_group_that_expects_the_sequence_of_its_own_row(server: NatsServer, ad
 def test_a_stream_that_does_not_take_groups(server: NatsServer, admin: Publisher) -> None:
     s = made(server, admin, allow_atomic=False)
     command = re.escape("set allow_atomic on it (spark-jetstream stream edit S --allow-atomic)")
-    with pytest.raises(OptionError, match=f'option stream: S refuses column "atomic_group": {command}'):
+    with pytest.raises(
+        OptionError, match=f'option stream: S refuses column "atomic_group": {command}'
+    ):
         sink(server.url)
     without = Sink(server.url, subject="s.a")
-    with pytest.raises(OptionError, match='option stream must name the stream for column "atomic_group"'):
+    with pytest.raises(
+        OptionError, match='option stream must name the stream for column "atomic_group"'
+    ):
         check_start(without.connect, without.options, COLUMNS)
     s.update(allow_atomic=True)
     through = sink(server.url)
@@ -302,8 +374,12 @@ def test_a_stream_that_does_not_take_groups(server: NatsServer, admin: Publisher
 def test_a_stream_that_the_account_cannot_see() -> None:
     # A server before 2.12 would store the rows one by one.
     rights = 'permissions: {publish: {deny: "$JS.API.STREAM.INFO.>"}}'
-    config = f"accounts {{ A {{ jetstream: enabled, users: [{{user: u, password: p, {rights}}}] }} }}"
-    denied = pytest.raises(DeliveryError, match='column "atomic_group" has to see the state of stream S')
+    config = (
+        f"accounts {{ A {{ jetstream: enabled, users: [{{user: u, password: p, {rights}}}] }} }}"
+    )
+    denied = pytest.raises(
+        DeliveryError, match='column "atomic_group" has to see the state of stream S'
+    )
     with NatsServer(config=config) as closed, denied:
         sink(closed.url.replace("//", "//u:p@"))
 
@@ -313,7 +389,9 @@ def test_a_stream_that_the_account_cannot_see() -> None:
 
 @pytest.mark.usefixtures("only_the_lost_is_late")
 @pytest.mark.parametrize("delivery", LEVELS)
-def test_a_lost_answer_to_a_commit(server: NatsServer, admin: Publisher, proxy: WireProxy, delivery: str) -> None:
+def test_a_lost_answer_to_a_commit(
+    server: NatsServer, admin: Publisher, proxy: WireProxy, delivery: str
+) -> None:
     """Only at-least-once stores the group again, also when its first row expects a sequence."""
     s = made(server, admin)
     through = sink(proxy.url, delivery, ackTimeout="10m")
@@ -333,11 +411,15 @@ def test_an_attempt_after_one_that_died(
     server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:
     """No group is stored twice: within the duplicate window, and with exactly-once after it."""
-    s = made(server, admin, duplicate_window=SECOND // 4 if delivery == "exactly-once" else 120 * SECOND)
+    s = made(
+        server, admin, duplicate_window=SECOND // 4 if delivery == "exactly-once" else 120 * SECOND
+    )
     through = sink(server.url, delivery, maxInFlight=20)
     given = scattered(6, 5)
     die_after(monkeypatch, through, s, 2, given)
-    assert batches_of(seen(s)) == {(f"g{number}", 5): 1 for number in range(s.state()["messages"] // 5)}
+    assert batches_of(seen(s)) == {
+        (f"g{number}", 5): 1 for number in range(s.state()["messages"] // 5)
+    }
     if delivery == "exactly-once":
         forget(admin, "S", "s")
     before = s.state()["messages"]
@@ -349,7 +431,10 @@ def test_an_attempt_after_one_that_died(
     if delivery == "deduplicated":
         # Equal rows in other places of the task, and in other groups: the ids are those of their groups.
         s.purge()
-        same = [batch(data=[b"="] * 4, subject=["s.a"] * 4, atomic_group=list(names)) for names in ("xyxx", "xxyx")]
+        same = [
+            batch(data=[b"="] * 4, subject=["s.a"] * 4, atomic_group=list(names))
+            for names in ("xyxx", "xxyx")
+        ]
         for attempt in same:
             assert through.write([attempt], WriteTask("same", 0, 0)).stored == 4
         assert batches_of(seen(s)) == {("x", 3): 1, ("y", 1): 1}
@@ -370,7 +455,9 @@ def test_message_ids_of_which_the_stream_has_some(
     assert (report.stored, report.duplicates, report.dead_letters) == (4, 2, 4)
     messages = seen(s)
     assert batches_of(messages) == {(a, 2): 1, (d, 2): 1}
-    dead = {message.headers["Dead-Letter-Group"][0] for message in messages if message.subject == "dead"}
+    dead = {
+        message.headers["Dead-Letter-Group"][0] for message in messages if message.subject == "dead"
+    }
     assert dead == {b, c}
 
 
@@ -420,7 +507,9 @@ def test_a_group_is_stored_of_whose_ids_the_stream_forgets_some_while_they_are_l
         assert batches_of(seen(s)) == {("g", 3): 1}
 
 
-def test_a_group_is_stored_of_which_a_server_has_lost_an_id(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_a_group_is_stored_of_which_a_server_has_lost_an_id(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
     """When it starts again it takes the ids from the messages that it still has."""
     own_server = nats_server_factory()
     given = rows(["g"] * 3)
@@ -481,7 +570,10 @@ def test_a_task_with_too_many_bytes_in_groups(
 ) -> None:
     s = made(server, admin)
     monkeypatch.setattr(task_module, "_HELD", 10_000)
-    with pytest.raises(DeliveryError, match="rows with an atomic_group have more than 1 GiB in a task: use more part"):
+    with pytest.raises(
+        DeliveryError,
+        match="rows with an atomic_group have more than 1 GiB in a task: use more part",
+    ):
         sink(server.url).write([scattered(2, 4, 2000)])
     assert s.state()["messages"] == 0
 
@@ -490,17 +582,26 @@ def test_more_groups_than_a_stream_has_room_for(server: NatsServer, admin: Publi
     """It takes 50 batches at a time; the group waits for one of them to end."""
     s = made(server, admin)
     for number in range(50):
-        admin.request("s.half", b"", [("Nats-Batch-Id", f"b{number}"), ("Nats-Batch-Sequence", "1")])
+        admin.request(
+            "s.half", b"", [("Nats-Batch-Id", f"b{number}"), ("Nats-Batch-Sequence", "1")]
+        )
     with WireProxy(server.url) as proxy:
         through = sink(proxy.url, maxRetries=0)
         full_one = proxy.awaiting(b'"err_code":10210')
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(through.write, [scattered(2, 3)])
             assert full_one.wait(60)
-            end = [("Nats-Batch-Id", "b0"), ("Nats-Batch-Sequence", "2"), ("Nats-Batch-Commit", "1")]
+            end = [
+                ("Nats-Batch-Id", "b0"),
+                ("Nats-Batch-Sequence", "2"),
+                ("Nats-Batch-Commit", "1"),
+            ]
             assert json.loads(admin.request("s.half", b"", end))["count"] == 2
             assert writing.result(60).stored == 6
-    assert batches_of([message for message in seen(s) if message.subject != "s.half"]) == {("g0", 3): 1, ("g1", 3): 1}
+    assert batches_of([message for message in seen(s) if message.subject != "s.half"]) == {
+        ("g0", 3): 1,
+        ("g1", 3): 1,
+    }
 
 
 @pytest.mark.full
@@ -519,28 +620,36 @@ def test_a_leader_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         report = through.write([scattered(300, 10, 200)])
         assert (report.rows, report.stored) == (3000, 3000)
         with Publisher(next(one.url for one in cluster.servers if one.running)) as left:
-            assert batches_of(seen_in(left, "S")) == {(f"g{number}", 10): 1 for number in range(300)}
+            assert batches_of(seen_in(left, "S")) == {
+                (f"g{number}", 10): 1 for number in range(300)
+            }
 
 
 # -- Spark --
 
 
-def test_a_group_in_two_partitions(spark: SparkSession, nats_server: NatsServer, publisher: Publisher) -> None:
+def test_a_group_in_two_partitions(
+    spark: SparkSession, nats_server: NatsServer, publisher: Publisher
+) -> None:
     s = Stream(nats_server.url, "GROUPS", publisher, allow_atomic=True)
     frame = spark.range(0, 1000, 1, 4).selectExpr(
-        "concat('groups.', id) as subject", "cast(id as string) as data", "concat('order ', id % 90) as name"
+        "concat('groups.', id) as subject",
+        "cast(id as string) as data",
+        "concat('order ', id % 90) as name",
     )
     frame = frame.selectExpr("subject", "data", "replace(name, ' ', '-') as atomic_group")
     writer = frame.write.format("jetstream").options(servers=s.url, stream="GROUPS").mode("append")
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's class depends on its release
         writer.save()
     kind, text = refusal(caught.value)
-    said = r"partitions have stored group 'order-\d+' in parts: write df.repartition\('atomic_group'\)"
+    said = (
+        r"partitions have stored group 'order-\d+' in parts: write df.repartition\('atomic_group'\)"
+    )
     assert kind == "DeliveryError"
     assert re.fullmatch(said, text)
     s.purge()
-    frame.repartition("atomic_group").write.format("jetstream").options(servers=s.url, stream="GROUPS").mode(
-        "append"
-    ).save()
+    frame.repartition("atomic_group").write.format("jetstream").options(
+        servers=s.url, stream="GROUPS"
+    ).mode("append").save()
     sizes = Counter(f"order-{number % 90}" for number in range(1000))
     assert batches_of(seen(s)) == Counter(sizes.items())

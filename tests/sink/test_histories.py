@@ -24,7 +24,18 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.sink import ledger, publisher
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
-from tests.sink.histories import LAST_WINS, REFUSED, ROLLUP, SHORT, Content, Fault, Plan, Row, Run, planned
+from tests.sink.histories import (
+    LAST_WINS,
+    REFUSED,
+    ROLLUP,
+    SHORT,
+    Content,
+    Fault,
+    Plan,
+    Row,
+    Run,
+    planned,
+)
 from tests.sink.history_world import Attempt, Turns, World, count_steps
 from tests.support.calls import writer_of
 from tests.support.proxy import WireProxy
@@ -36,7 +47,9 @@ pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
 IN_BUCKET = {"subject": "key", "data": "value"}
 
-Tasks = Mapping[WireProxy, bytes]  # the writer as Spark sends it to a task, by the wire that it uses
+Tasks = Mapping[
+    WireProxy, bytes
+]  # the writer as Spark sends it to a task, by the wire that it uses
 
 
 class Task(NamedTuple):
@@ -55,8 +68,12 @@ class History:
         self.world = world
         self.log: list[str] = []
         self._random = Random(plan.seed)
-        self._begun: dict[Task, Sequence[Row]] = {}  # tasks that have begun in any run, with their rows
-        self._done: dict[Task, Sequence[Row]] = {}  # those of them that have said that their rows are stored
+        self._begun: dict[
+            Task, Sequence[Row]
+        ] = {}  # tasks that have begun in any run, with their rows
+        self._done: dict[
+            Task, Sequence[Row]
+        ] = {}  # those of them that have said that their rows are stored
         self._committed: set[int] = set()  # batches of which the driver has said so
         self._last: dict[Task, Sequence[Row]] = {}  # tasks of which the last attempt has said so
         self._reports: list[tuple[Task, TaskReport]] = []
@@ -87,7 +104,10 @@ class History:
         if len(messages) < len(run.parts) or None in messages:
             writer.abort(messages, *batch_id)
         else:
-            with suppress(Died), Attempt(self.plan, number, 0, run.commit, _go_on).running(self.world):
+            with (
+                suppress(Died),
+                Attempt(self.plan, number, 0, run.commit, _go_on).running(self.world),
+            ):
                 writer.commit(messages, *batch_id)
                 self._committed.add(number)
         self._check()
@@ -96,7 +116,9 @@ class History:
     def _writer(self) -> tuple[Any, Tasks]:
         """Return the driver's writer, and what tasks get of it."""
         plan, mode = self.plan, "s" if self.plan.streaming else "b"
-        names = [IN_BUCKET.get(name, name) if plan.kind == "bucket" else name for name in plan.columns]
+        names = [
+            IN_BUCKET.get(name, name) if plan.kind == "bucket" else name for name in plan.columns
+        ]
         self._schema = pa.schema([(name, KINDS[name][1]) for name in names])
         options = {**QUICK, "requestTimeout": "1s", **plan.options}
         made: dict[WireProxy, Any] = {}
@@ -104,13 +126,19 @@ class History:
             made[wire] = writer_of(mode, {**options, "servers": wire.url}, self._schema)
         for writer in made.values():
             writer.run = f"run-{self._run}"  # Spark makes one writer for all tasks of a run
-        return made[self.world.wires[0]], {wire: pickle.dumps(writer) for wire, writer in made.items()}
+        return made[self.world.wires[0]], {
+            wire: pickle.dumps(writer) for wire, writer in made.items()
+        }
 
     def _lanes(self, tasks: Tasks, number: int, run: Run) -> dict[int, bytes | None]:
         """Run the tasks with their faults, one after the other or side by side. Return the messages of their ends."""
         done: dict[int, bytes | None] = {}
-        rare = self._random.choice([0.01, 1.0])  # a second attempt that has few turns is one that was suspended
-        lanes = {(part, False): 1.0 for part in range(run.tasks)} | {(part, True): rare for part in run.twins}
+        rare = self._random.choice(
+            [0.01, 1.0]
+        )  # a second attempt that has few turns is one that was suspended
+        lanes = {(part, False): 1.0 for part in range(run.tasks)} | {
+            (part, True): rare for part in run.twins
+        }
         turns = Turns(self.plan.seed, dict(lanes))
 
         def follow(lane: tuple[int, bool]) -> None:
@@ -122,7 +150,9 @@ class History:
                     self._attempt(tasks, number, part, run.parts[part], [], turn)
                     return
                 for faults in run.attempts[part]:
-                    done[part] = done.get(part) or self._attempt(tasks, number, part, run.parts[part], faults, turn)
+                    done[part] = done.get(part) or self._attempt(
+                        tasks, number, part, run.parts[part], faults, turn
+                    )
             finally:
                 turns.leave(lane)
 
@@ -147,7 +177,9 @@ class History:
         task = Task(number, self._run, part)
         self._begun[task] = all_rows
         self._last = {
-            known: rows for known, rows in self._last.items() if (known.batch, known.partition) != (number, part)
+            known: rows
+            for known, rows in self._last.items()
+            if (known.batch, known.partition) != (number, part)
         }
         rows = list(all_rows)
         if self.plan.kind not in LAST_WINS and self._random.random() < 0.3:
@@ -157,7 +189,9 @@ class History:
         what = f"batch {number}, task {part}, {'calm' if faults is None else [tuple(fault) for fault in faults]}"
         try:
             with attempt.running(self.world):
-                message = pickle.dumps(pickle.loads(tasks[self.world.wires[0]]).write(self._arrow(rows)))
+                message = pickle.dumps(
+                    pickle.loads(tasks[self.world.wires[0]]).write(self._arrow(rows))
+                )
         except (Died, JetStreamError) as error:
             self.log.append(f"{what}: {error!r} at step {attempt.steps}")
             if isinstance(error, RowRefused):
@@ -167,9 +201,13 @@ class History:
             return None
         self.log.append(f"{what}: stored at step {attempt.steps}")
         report = pickle.loads(message).report
-        assert not refused or "deadLetterSubject" in self.plan.options, "a row is neither stored nor refused"
+        assert not refused or "deadLetterSubject" in self.plan.options, (
+            "a row is neither stored nor refused"
+        )
         assert report.rows == len(rows)
-        if number not in self._committed:  # of a batch that is done, nobody looks up what became of its rows
+        if (
+            number not in self._committed
+        ):  # of a batch that is done, nobody looks up what became of its rows
             assert (report.stored, report.dead_letters) == (len(rows) - len(refused), len(refused))
             self._reports.append((task, report))
         self._done[task] = self._last[task] = all_rows
@@ -178,7 +216,9 @@ class History:
     def _arrow(self, rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
         size = 1 + len(rows) // 3 if len(rows) % 2 else 1000
         for at in range(0, len(rows), size):
-            some = [[row.values[name] for row in rows[at : at + size]] for name in self.plan.columns]
+            some = [
+                [row.values[name] for row in rows[at : at + size]] for name in self.plan.columns
+            ]
             yield batch(**dict(zip(self._schema.names, some, strict=True)))
 
     def _other_rows(self, number: int) -> None:
@@ -198,7 +238,9 @@ class History:
         writer, tasks = self._writer()
         refusal = pytest.raises(DeliveryError, match="was written before with other rows")
         with refusal, Attempt(self.plan, number, part, [], _go_on).running(self.world):
-            messages = [pickle.loads(tasks[self.world.wires[0]]).write(self._arrow(rows)) for rows in parts]
+            messages = [
+                pickle.loads(tasks[self.world.wires[0]]).write(self._arrow(rows)) for rows in parts
+            ]
             writer.commit(messages, *((number,) if self.plan.streaming else ()))
         self._check()
 
@@ -225,7 +267,9 @@ class History:
                 wanted += contents
         by_batch: dict[int, Counter[Content]] = {}
         for (batch_number, _), wanted in by_run.items():
-            by_batch.setdefault(batch_number, Counter()).update(wanted - by_batch.get(batch_number, Counter()))
+            by_batch.setdefault(batch_number, Counter()).update(
+                wanted - by_batch.get(batch_number, Counter())
+            )
         return sum(by_batch.values(), Counter())
 
     def _check(self) -> None:
@@ -241,7 +285,9 @@ class History:
             # Rows with the same id are one. The stream may have any of them.
             ids = {one: _own_id(one) for one in asked if _own_id(one)}
             alike = {one: min(other for other in ids if ids[other] == ids[one]) for one in ids}
-            stored, owed = (Counter(alike.get(one, one) for one in some.elements()) for some in (stored, owed))
+            stored, owed = (
+                Counter(alike.get(one, one) for one in some.elements()) for some in (stored, owed)
+            )
             asked = Counter({one: 1 if one in ids else count for one, count in asked.items()})
             owed = Counter({one: min(count, asked[one]) for one, count in owed.items()})
         most = asked if self.plan.exact else Counter(dict.fromkeys(asked, 1 << 60))
@@ -250,10 +296,16 @@ class History:
         if self.plan.counted:
             for task, report in self._reports:
                 contents = self._contents(task, self._begun[task])
-                mine = {one for one in contents if one.stream != self.plan.dead and contents[one] == asked[one]}
+                mine = {
+                    one
+                    for one in contents
+                    if one.stream != self.plan.dead and contents[one] == asked[one]
+                }
                 for one, sequence in found:
                     first, last = report.streams[one.stream] if one in mine else (0, sequence)
-                    assert first <= sequence <= last, f"{task} has stored {one} as {sequence}: {report}"
+                    assert first <= sequence <= last, (
+                        f"{task} has stored {one} as {sequence}: {report}"
+                    )
         self._reports.clear()
 
     def _check_last(self, stored: Sequence[Content]) -> None:
@@ -270,7 +322,11 @@ class History:
                     continue
                 assert ROLLUP not in contents[0].lines or there[0] == contents[0]
                 assert self.plan.kind != "bucket" or there[-1] == contents[-1]
-                same = Counter(there) == Counter(contents) if self.plan.exact else set(there) == set(contents)
+                same = (
+                    Counter(there) == Counter(contents)
+                    if self.plan.exact
+                    else set(there) == set(contents)
+                )
                 assert same, f"{task}: {place} has {there}, and not {contents}"
 
     def _check_refusal(self, error: Exception, rows: Sequence[Row]) -> None:
@@ -285,7 +341,9 @@ class History:
         """A task that fails names no more rows as stored than there are."""
         if self.plan.counted:
             wanted = self._contents(task, self._begun[task])
-            mine = Counter({one: count for one, count in wanted.items() if one.stream != self.plan.dead})
+            mine = Counter(
+                {one: count for one, count in wanted.items() if one.stream != self.plan.dead}
+            )
             assert (Counter(one for one, _ in self.world.stored()) & mine).total() >= error.stored
 
 
@@ -295,7 +353,10 @@ def _own_id(one: Content) -> tuple[str, ...]:
 
 
 def _shown(contents: Counter[Content]) -> str:
-    return "\n".join(f"  {count} of {one._replace(data=one.data[:60])}" for one, count in [*contents.items()][:10])
+    return "\n".join(
+        f"  {count} of {one._replace(data=one.data[:60])}"
+        for one, count in [*contents.items()][:10]
+    )
 
 
 def _go_on() -> None:
@@ -332,7 +393,12 @@ def run(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
                 history.run()
             except Exception as error:
                 world.calm()
-                about = [f"seed {seed}: {error}", f"{plan.options}", f"{plan.streams}", *history.log]
+                about = [
+                    f"seed {seed}: {error}",
+                    f"{plan.options}",
+                    f"{plan.streams}",
+                    *history.log,
+                ]
                 raise AssertionError("\n".join(about)) from error
             finally:
                 world.close()

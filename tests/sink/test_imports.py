@@ -15,8 +15,19 @@ from tests.support.sinking import batch
 TEXTS = [f"text {number}" for number in range(6)]
 SUBJECTS = [f"s.{number}" for number in range(6)]
 IDS = ["a", None, "b", "bad id", None, "c"]
-HEADERS = [[("A", ["1", "2"]), ("Nats-Msg-Id", ["x"])], None, [], [("B:", ["bad name"])], [("C", ["bad\n"])], None]
-BY_KEY = {"key": ["a", "b", "a", "c", "."], "value": [*TEXTS[:4], None], "expected_revision": [0, None, None, None, -1]}
+HEADERS = [
+    [("A", ["1", "2"]), ("Nats-Msg-Id", ["x"])],
+    None,
+    [],
+    [("B:", ["bad name"])],
+    [("C", ["bad\n"])],
+    None,
+]
+BY_KEY = {
+    "key": ["a", "b", "a", "c", "."],
+    "value": [*TEXTS[:4], None],
+    "expected_revision": [0, None, None, None, -1],
+}
 #: Rows, the options to write them with, and how many are stored and become dead letters. Each kind has bad ones.
 CASES: dict[str, tuple[pa.RecordBatch, dict[str, str], tuple[int, int]]] = {
     "plain": (batch(data=["same"] * 6, subject=["s.1"] * 6), {"delivery": "at-least-once"}, (6, 0)),
@@ -25,27 +36,62 @@ CASES: dict[str, tuple[pa.RecordBatch, dict[str, str], tuple[int, int]]] = {
         {"delivery": "exactly-once"},
         (2, 4),
     ),
-    "repeated": (batch(data=["same"] * 6, subject=["s.1"] * 6), {"delivery": "exactly-once"}, (6, 0)),
-    "lasting": (batch(data=TEXTS, subject=SUBJECTS, ttl=["1h", None, "never", " ", None, None]), {}, (5, 1)),
+    "repeated": (
+        batch(data=["same"] * 6, subject=["s.1"] * 6),
+        {"delivery": "exactly-once"},
+        (6, 0),
+    ),
+    "lasting": (
+        batch(data=TEXTS, subject=SUBJECTS, ttl=["1h", None, "never", " ", None, None]),
+        {},
+        (5, 1),
+    ),
     "expecting": (
-        batch(data=TEXTS, subject=[f"e.{text[5]}" for text in TEXTS], expected_last_subject_sequence=[0, -1, None] * 2),
+        batch(
+            data=TEXTS,
+            subject=[f"e.{text[5]}" for text in TEXTS],
+            expected_last_subject_sequence=[0, -1, None] * 2,
+        ),
         {},
         (4, 2),
     ),
-    "rolled": (batch(data=TEXTS, subject=["r.1"] * 6, rollup=["sub", None, "sub", "sub", "none", None]), {}, (5, 1)),
+    "rolled": (
+        batch(data=TEXTS, subject=["r.1"] * 6, rollup=["sub", None, "sub", "sub", "none", None]),
+        {},
+        (5, 1),
+    ),
     "timed": (
-        batch(data=TEXTS, subject=SUBJECTS, schedule=["@daily", None, " "] * 2, schedule_target=["s.due"] * 6),
+        batch(
+            data=TEXTS,
+            subject=SUBJECTS,
+            schedule=["@daily", None, " "] * 2,
+            schedule_target=["s.due"] * 6,
+        ),
         {},
         (4, 2),
     ),
     "grouped": (
-        batch(data=TEXTS, subject=SUBJECTS, msg_id=IDS, atomic_group=["x", "y", None, "z", "x", "y"]),
+        batch(
+            data=TEXTS, subject=SUBJECTS, msg_id=IDS, atomic_group=["x", "y", None, "z", "x", "y"]
+        ),
         {},
         (5, 1),
     ),
-    "counted": (batch(subject=["c.1"] * 6, incr=["1", "+2", "-3", "x", None, "5"]), {"stream": "C"}, (4, 2)),
-    "keyed": (batch(**BY_KEY, operation=["PUT", None, "DELETE", "PURGE", "PUT"]), {"bucket": "B"}, (4, 1)),
-    "objects": (batch(name=["a", "b"], content=[b"x", b""], headers=HEADERS[:2]), {"objectBucket": "O"}, (2, 0)),
+    "counted": (
+        batch(subject=["c.1"] * 6, incr=["1", "+2", "-3", "x", None, "5"]),
+        {"stream": "C"},
+        (4, 2),
+    ),
+    "keyed": (
+        batch(**BY_KEY, operation=["PUT", None, "DELETE", "PURGE", "PUT"]),
+        {"bucket": "B"},
+        (4, 1),
+    ),
+    "objects": (
+        batch(name=["a", "b"], content=[b"x", b""], headers=HEADERS[:2]),
+        {"objectBucket": "O"},
+        (2, 0),
+    ),
 }
 WRITE = """
 import json
@@ -81,7 +127,9 @@ print(any(one is sys.modules["pandas"].__dict__ for one in gc.get_objects()))
 
 
 def test_writing_imports_no_pandas(server: NatsServer, tmp_path: Path) -> None:
-    allowed = dict.fromkeys(("allow_msg_ttl", "allow_rollup_hdrs", "allow_msg_schedules", "allow_atomic"), True)
+    allowed = dict.fromkeys(
+        ("allow_msg_ttl", "allow_rollup_hdrs", "allow_msg_schedules", "allow_atomic"), True
+    )
     create(server.url, "S", subjects=["s.*", "e.*", "r.*"], **allowed)
     create(server.url, "C", subjects=["c.*"], allow_msg_counter=True)
     create(server.url, "KV_B", subjects=["$KV.B.>"], max_msgs_per_subject=1, allow_rollup_hdrs=True)
@@ -98,7 +146,9 @@ def test_writing_imports_no_pandas(server: NatsServer, tmp_path: Path) -> None:
         given.append((path, {"servers": server.url, **others, **options}))
     said = [json.loads(line) for line in run_python("-c", WRITE, json.dumps(given)).splitlines()]
     assert said == [[*counts, False] for _, _, counts in CASES.values()]
-    assert api(server.url, "STREAM.INFO.DEAD")["state"]["messages"] == sum(dead for _, _, (_, dead) in CASES.values())
+    assert api(server.url, "STREAM.INFO.DEAD")["state"]["messages"] == sum(
+        dead for _, _, (_, dead) in CASES.values()
+    )
 
 
 def test_garbage_is_not_looked_for_in_what_spark_imports(server: NatsServer) -> None:

@@ -63,7 +63,15 @@ def test_operations_revisions_and_lifetimes_become_headers() -> None:
     )
     assert found.faults == {}
     assert found.data.to_pylist() == [b"x", b"", b"z", b"", b"", b"", b""]
-    lines = [EXPECTED % 0, b"Nats-TTL: 5m\r\n", b"", DEL, DEL, PURGE, PURGE + b"Nats-TTL: never\r\n" + EXPECTED % 7]
+    lines = [
+        EXPECTED % 0,
+        b"Nats-TTL: 5m\r\n",
+        b"",
+        DEL,
+        DEL,
+        PURGE,
+        PURGE + b"Nats-TTL: never\r\n" + EXPECTED % 7,
+    ]
     assert found.lines.to_pylist() == lines
     assert set(found.subject.to_pylist()) == {b"$KV.b.a.b"}
     assert found.msg_id is None
@@ -90,9 +98,18 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "line end": ({"key": "a\n"}, r"in its key 'a\n' a character is not a letter"),
     "umlaut": ({"key": "größe"}, "in its key 'größe' a character is not a letter"),
     "long": ({"key": "k" * 1019}, "its key has 1019 bytes, more than 1018"),
-    "null value": ({"value": None}, "column value is null, which only a row with operation DELETE or PURGE may be"),
-    "operation": ({"operation": "DEL"}, "column operation is 'DEL', but must be PUT, DELETE or PURGE"),
-    "blank": ({"operation": " PUT"}, "column operation is ' PUT', but must be PUT, DELETE or PURGE"),
+    "null value": (
+        {"value": None},
+        "column value is null, which only a row with operation DELETE or PURGE may be",
+    ),
+    "operation": (
+        {"operation": "DEL"},
+        "column operation is 'DEL', but must be PUT, DELETE or PURGE",
+    ),
+    "blank": (
+        {"operation": " PUT"},
+        "column operation is ' PUT', but must be PUT, DELETE or PURGE",
+    ),
     "negative": ({"expected_revision": -1}, "column expected_revision is negative"),
     "ttl": ({"ttl": "5 m"}, "column ttl is empty or holds a blank"),
 }
@@ -111,31 +128,46 @@ def test_rows_that_no_bucket_can_hold_are_set_apart(wrong: dict[str, Any], reaso
 
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=40))
 def test_rounds_hold_each_key_once_and_keep_its_order(keys: list[str]) -> None:
-    found = [turn.tolist() for turn in rounds(pa.array([key.encode() for key in keys], pa.binary()))]
+    found = [
+        turn.tolist() for turn in rounds(pa.array([key.encode() for key in keys], pa.binary()))
+    ]
     assert sorted(index for turn in found for index in turn) == list(range(len(keys)))
     for turn in found:
         assert len({keys[index] for index in turn}) == len(turn) > 0
     for key in set(keys):
-        assert [i for turn in found for i in turn if keys[i] == key] == [i for i, k in enumerate(keys) if k == key]
+        assert [i for turn in found for i in turn if keys[i] == key] == [
+            i for i, k in enumerate(keys) if k == key
+        ]
     assert len(found) == max((keys.count(key) for key in keys), default=0)
 
 
 def test_a_key_of_a_mirror_is_stored_at_its_origin() -> None:
     far = KeyBucket.of("copy", "$JS.leaf.API", {"name": "KV_b", "external": {"api": "$JS.hub.API"}})
-    assert (far.origin.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
+    assert (far.origin.write_prefix, far.api_prefix, far.stream) == (
+        "$JS.hub.API.$KV.b.",
+        "$JS.hub.API",
+        "KV_b",
+    )
     assert far.stored_at("$JS.hub.API.$KV.b.a.b") == "$KV.b.a.b"
 
 
 REASONS = [
     (10071, "wrong last sequence", 12, "expected_revision is 12, and the key has another one"),
-    (10077, "maximum bytes exceeded", None, "the bucket is full: raise its size (max_bytes of stream KV_b)"),
+    (
+        10077,
+        "maximum bytes exceeded",
+        None,
+        "the bucket is full: raise its size (max_bytes of stream KV_b)",
+    ),
     (10109, "invalid operation on sealed stream", None, "sealed bucket"),
     (10111, "rollup not permitted", None, "PURGE needs allow_rollup_hdrs on stream KV_b"),
 ]
 
 
 @pytest.mark.parametrize(("err_code", "said", "expected", "reason"), REASONS)
-def test_refusals_speak_of_buckets(err_code: int, said: str, expected: int | None, reason: str) -> None:
+def test_refusals_speak_of_buckets(
+    err_code: int, said: str, expected: int | None, reason: str
+) -> None:
     lines = b"" if expected is None else EXPECTED % expected
     assert "nobody answers at $KV.b.>" in HOME.reason(Refusal(1, 503, 0, ""), b"")
     found = HOME.reason(Refusal(1, 400, err_code, said), lines)
@@ -173,7 +205,9 @@ def test_another_client_reads_the_history(bucket: Stream, delivery: str) -> None
     report = sink_of(bucket, delivery=delivery).write([rows])
     assert (report.rows, report.stored, report.duplicates, report.dead_letters) == (10, 10, 0, 0)
     assert report.streams == {bucket.name: (1, 10)}
-    assert {b"\r\nNats-Msg-Id: " in message.block for message in seen(bucket)} == {delivery == "deduplicated"}
+    assert {b"\r\nNats-Msg-Id: " in message.block for message in seen(bucket)} == {
+        delivery == "deduplicated"
+    }
     # A purge drops what was before.
     assert history(bucket, "a") == [("a", b"", "PURGE"), ("a", b"4", "PUT"), ("a", b"4", "PUT")]
     assert history(bucket, "c") == [("c", b"c", "PUT"), ("c", b"", "DEL")]
@@ -188,7 +222,9 @@ WRONG = [
 
 @pytest.mark.parametrize("delivery", LEVELS)
 @pytest.mark.parametrize(("expected", "said"), WRONG)
-def test_a_wrong_revision_fails_with_key_and_revision(bucket: Stream, delivery: str, expected: int, said: str) -> None:
+def test_a_wrong_revision_fails_with_key_and_revision(
+    bucket: Stream, delivery: str, expected: int, said: str
+) -> None:
     sink = sink_of(bucket, delivery=delivery)
     sink.write([puts(("a.b", b"1"), ("a.b", b"2"))])
     rows = batch(key=["new", "a.b"], value=[b"x", b"y"], expected_revision=[0, expected])
@@ -237,7 +273,9 @@ def test_rows_that_cannot_be_stored_become_dead_letters(bucket: Stream, stream: 
 @pytest.mark.parametrize("marker", ["DELETE", "PURGE"])
 def test_creating_takes_the_place_of_a_marker(bucket: Stream, delivery: str, marker: str) -> None:
     sink = sink_of(bucket, delivery=delivery)
-    sink.write([batch(key=["a", "a", "b"], value=[b"1", None, b"1"], operation=[None, marker, None])])
+    sink.write(
+        [batch(key=["a", "a", "b"], value=[b"1", None, b"1"], operation=[None, marker, None])]
+    )
     rows = batch(key=["a", "c"], value=[b"2", b"1"], expected_revision=[0, 0])
     for attempt in range(2 if delivery == "deduplicated" else 1):
         report = sink.write([rows], WriteTask("q", 2, 0))
@@ -245,7 +283,9 @@ def test_creating_takes_the_place_of_a_marker(bucket: Stream, delivery: str, mar
         assert table(bucket) == {"a": b"2", "b": b"1", "c": b"1"}
     assert len(history(bucket, "a")) == (3 if marker == "DELETE" else 2)
     # Deleted and created in the same task.
-    rows = batch(key=["a", "a"], value=[None, b"3"], operation=[marker, None], expected_revision=[None, 0])
+    rows = batch(
+        key=["a", "a"], value=[None, b"3"], operation=[marker, None], expected_revision=[None, 0]
+    )
     assert sink.write([rows], WriteTask("q", 3, 0)).stored == 2
     assert table(bucket)["a"] == b"3"
 
@@ -255,7 +295,10 @@ def test_creating_takes_the_place_of_an_expired_key(stream: MakeStream) -> None:
     sink = sink_of(bucket)
     sink.write([batch(key=["a", "b"], value=[b"1", b"1"], ttl=["1s", None])])
     # nats-py takes the server's own marker for a value.
-    wait_until(lambda: bool(bucket.state()["last_seq"] == 3), "the key expires, and a marker takes its place")
+    wait_until(
+        lambda: bool(bucket.state()["last_seq"] == 3),
+        "the key expires, and a marker takes its place",
+    )
     sink.write([batch(key=["a"], value=[b"2"], expected_revision=[0])], WriteTask("q", 2, 0))
     assert table(bucket) == {"a": b"2", "b": b"1"}
 
@@ -263,13 +306,16 @@ def test_creating_takes_the_place_of_an_expired_key(stream: MakeStream) -> None:
 def test_creating_a_key_whose_value_is_nowhere_ends(stream: MakeStream) -> None:
     """The server says that the key has a value, and its subject has none: the stream stores under another one."""
     bucket = make_bucket(
-        stream, "moved", subject_transform={"src": "$KV.moved.*", "dest": "$KV.moved.in.{{wildcard(1)}}"}
+        stream,
+        "moved",
+        subject_transform={"src": "$KV.moved.*", "dest": "$KV.moved.in.{{wildcard(1)}}"},
     )
     sink = sink_of(bucket, delivery="at-least-once", maxRetries=2)
     rows = batch(key=["a"], value=[b"1"], expected_revision=[0])
     sink.write([rows])
     with pytest.raises(
-        RowRefused, match="row 1 of partition 0 cannot be stored under key 'a' of bucket moved: wrong last"
+        RowRefused,
+        match="row 1 of partition 0 cannot be stored under key 'a' of bucket moved: wrong last",
     ):
         sink.write([rows])
 
@@ -278,7 +324,9 @@ def test_a_deletion_cannot_expire_where_an_older_value_would_come_back(stream: M
     put = batch(key=["a", "b", "c"], value=[b"1", b"1", b"1"])
     kinds = ["DELETE", "PURGE", "DELETE"]
     rows = batch(key=["a", "b", "c"], value=[None] * 3, operation=kinds, ttl=["1s", "1s", "never"])
-    kept, last = (make_bucket(stream, allow_msg_ttl=True, max_msgs_per_subject=most) for most in (2, 1))
+    kept, last = (
+        make_bucket(stream, allow_msg_ttl=True, max_msgs_per_subject=most) for most in (2, 1)
+    )
     for bucket in (kept, last):
         sink_of(bucket).write([put])
     said = r"under key 'a' of bucket .*: operation DELETE can have no ttl in a bucket that keeps older revisions"
@@ -288,7 +336,10 @@ def test_a_deletion_cannot_expire_where_an_older_value_would_come_back(stream: M
     sink_of(kept).write([rows.slice(1)], WriteTask("q", 3, 0))
     sink_of(last).write([rows], WriteTask("q", 2, 0))
     buckets = kept, last
-    wait_until(lambda: [each.state()["messages"] for each in buckets] == [3, 1], "the end of what has a ttl")
+    wait_until(
+        lambda: [each.state()["messages"] for each in buckets] == [3, 1],
+        "the end of what has a ttl",
+    )
     assert (table(kept), table(last)) == ({"a": b"1"}, {})
 
 
@@ -298,7 +349,9 @@ def test_values_that_the_bucket_refuses_are_named_by_their_keys(stream: MakeStre
     said = rf"row 2 of partition 0 cannot be stored under key 'large' .*max_msg_size of stream {bucket.name}\)"
     with pytest.raises(RowRefused, match=said):
         sink.write([puts(("small", b"x" * 100), ("large", b"x" * 101))])
-    with pytest.raises(RowRefused, match=r"under key 'huge' .*the server takes 1048576 \(max_payload\)"):
+    with pytest.raises(
+        RowRefused, match=r"under key 'huge' .*the server takes 1048576 \(max_payload\)"
+    ):
         sink.write([puts(("huge", b"x" * (1 << 20) + b"x"))])
     with pytest.raises(RowRefused, match=rf"key 'a' .* set allow_msg_ttl on stream {bucket.name} "):
         sink.write([batch(key=["a"], value=[b"1"], ttl=["5m"])])
@@ -317,10 +370,16 @@ def test_a_bucket_that_takes_nothing(stream: MakeStream) -> None:
     sealed = make_bucket(stream, sealed=True)
     other = stream(name="KV_other", storage="memory")
     plain = stream(storage="memory")
-    mirror = stream(name="KV_plainmirror", subjects=[], storage="memory", mirror={"name": plain.name})
+    mirror = stream(
+        name="KV_plainmirror", subjects=[], storage="memory", mirror={"name": plain.name}
+    )
     first = make_bucket(stream)
-    second = make_bucket(stream, subjects=[], mirror={"name": first.name}, discard="old", allow_rollup_hdrs=False)
-    third = make_bucket(stream, subjects=[], mirror={"name": second.name}, discard="old", allow_rollup_hdrs=False)
+    second = make_bucket(
+        stream, subjects=[], mirror={"name": first.name}, discard="old", allow_rollup_hdrs=False
+    )
+    third = make_bucket(
+        stream, subjects=[], mirror={"name": second.name}, discard="old", allow_rollup_hdrs=False
+    )
     cases = {
         sealed: "is sealed and takes no more values",
         other: r"stream KV_other is no Key-Value bucket: it does not capture \$KV\.other\.> \(its subjects: kv_",
@@ -373,9 +432,12 @@ def assert_in_order(bucket: Stream, count: int, keys: int, once: bool) -> None:
 
 @pytest.mark.usefixtures("never_late")
 @pytest.mark.parametrize(
-    ("delivery", "what"), [("at-least-once", "lost"), ("deduplicated", "lost"), ("at-least-once", "503")]
+    ("delivery", "what"),
+    [("at-least-once", "lost"), ("deduplicated", "lost"), ("at-least-once", "503")],
 )
-def test_order_when_answers_are_missing(proxy: WireProxy, bucket: Stream, delivery: str, what: str) -> None:
+def test_order_when_answers_are_missing(
+    proxy: WireProxy, bucket: Stream, delivery: str, what: str
+) -> None:
     answers = itertools.count(1)
     done = 0
 
@@ -445,7 +507,9 @@ def test_order_when_the_wire_stalls(proxy: WireProxy, bucket: Stream) -> None:
 
 
 @pytest.mark.usefixtures("never_late")
-def test_a_key_that_is_created_over_a_marker_is_waited_for(proxy: WireProxy, bucket: Stream) -> None:
+def test_a_key_that_is_created_over_a_marker_is_waited_for(
+    proxy: WireProxy, bucket: Stream
+) -> None:
     bucket.send(Message(f"$KV.{name_of(bucket)}.a", b"", [("KV-Operation", "DEL")]))
 
     def lose(frame: bytes) -> bytes:
@@ -470,7 +534,9 @@ def test_a_key_that_is_created_over_a_marker_is_waited_for(proxy: WireProxy, buc
     assert proxy.client_bytes.rfind(b"created") < proxy.client_bytes.find(b"later")
 
 
-def test_a_key_that_another_client_creates_first(bucket: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_another_client_creates_first(
+    bucket: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It comes between the sink's look at the key's marker and the row that should take the marker's place."""
     subject = f"$KV.{name_of(bucket)}.a"
     bucket.send(Message(subject, b"", [("KV-Operation", "DEL")]))
@@ -482,7 +548,9 @@ def test_a_key_that_another_client_creates_first(bucket: Stream, monkeypatch: py
         return last
 
     monkeypatch.setattr(kv_task, "last_message", too_late)
-    with pytest.raises(RowRefused, match="column expected_revision is 0, but the key has revision 2: read it again"):
+    with pytest.raises(
+        RowRefused, match="column expected_revision is 0, but the key has revision 2: read it again"
+    ):
         sink_of(bucket).write([batch(key=["a"], value=[b"created"], expected_revision=[0])])
     assert table(bucket)["a"] == b"other"
 
@@ -533,7 +601,9 @@ def test_the_same_table_after_another_attempt(bucket: Stream, delivery: str, sto
         assert_in_order(bucket, 1000, 150, once=True)
 
 
-@pytest.mark.parametrize(("delivery", "late"), [("at-least-once", [0, 1, 0]), ("deduplicated", [0, 1])])
+@pytest.mark.parametrize(
+    ("delivery", "late"), [("at-least-once", [0, 1, 0]), ("deduplicated", [0, 1])]
+)
 def test_an_id_keeps_a_late_copy_of_an_earlier_attempt_out(
     proxy: WireProxy, bucket: Stream, delivery: str, late: list[int]
 ) -> None:
@@ -606,7 +676,9 @@ def test_an_earlier_row_of_the_task_is_no_excuse(bucket: Stream) -> None:
 
 @pytest.mark.usefixtures("never_late")
 @pytest.mark.parametrize("delivery", LEVELS)
-def test_a_created_key_whose_answer_was_lost(proxy: WireProxy, bucket: Stream, delivery: str) -> None:
+def test_a_created_key_whose_answer_was_lost(
+    proxy: WireProxy, bucket: Stream, delivery: str
+) -> None:
     bucket.send(Message(f"$KV.{name_of(bucket)}.a", b"", [("KV-Operation", "DEL")]))
     proxy.drop_frames(b'"seq":2')
     sink = sink_of(bucket, proxy.url, delivery=delivery, ackTimeout="10m")
@@ -637,7 +709,12 @@ def test_a_bucket_of_another_account(nats_server_factory: Callable[..., NatsServ
         publisher.api("STREAM.CREATE.KV_b", config)
         publisher.api("STREAM.CREATE.KV_c", {**config, "name": "KV_c", "subjects": ["$KV.c.>"]})
         options = {"user": "b", "password": "x", "apiPrefix": "JS.A.API"}
-        rows = batch(key=["a", "a"], value=[None, b"1"], operation=["DELETE", None], expected_revision=[None, 0])
+        rows = batch(
+            key=["a", "a"],
+            value=[None, b"1"],
+            operation=["DELETE", None],
+            expected_revision=[None, 0],
+        )
         assert Sink(server.url, bucket="b", **options).write([rows]).streams == {"KV_b": (1, 2)}
         # Not imported: its keys go to the other account's API, which says nothing to them.
         sink = Sink(server.url, bucket="c", **options, ackTimeout="200ms", maxRetries=1)
@@ -650,7 +727,11 @@ def test_a_bucket_of_another_account(nats_server_factory: Callable[..., NatsServ
 def test_buckets_behind_a_domain(nats_server: NatsServer) -> None:
     with Linked() as linked:
         for domain in ("hub", "leaf"):
-            here = Stream(linked.server(domain).url, f"KV_{domain}", **{**CONFIG, "subjects": [f"$KV.{domain}.>"]})
+            here = Stream(
+                linked.server(domain).url,
+                f"KV_{domain}",
+                **{**CONFIG, "subjects": [f"$KV.{domain}.>"]},
+            )
             for url in (linked.server(domain).url, linked.other(domain).url):
                 sink = Sink(url, bucket=domain, domain=domain)
                 task = WriteTask(url.rpartition(":")[2], 1, 0)
@@ -662,23 +743,35 @@ def test_buckets_behind_a_domain(nats_server: NatsServer) -> None:
                 )
                 assert sink.write([rows], task).streams.keys() == {here.name}
                 assert table(here) == {"a.b": url.encode(), "c": b"new"}
-                with pytest.raises(RowRefused, match=r"under key 'c' of bucket .* column expected_revision is 1, "):
-                    sink.write([batch(key=["c"], value=[b"x"], expected_revision=[1])], WriteTask("z", 1, 0))
+                with pytest.raises(
+                    RowRefused, match=r"under key 'c' of bucket .* column expected_revision is 1, "
+                ):
+                    sink.write(
+                        [batch(key=["c"], value=[b"x"], expected_revision=[1])],
+                        WriteTask("z", 1, 0),
+                    )
             here.publisher.close()
         # A mirror at the leaf of a bucket at the hub: writes go over to the hub.
         mirror = {"name": "KV_hub", "external": {"api": "$JS.hub.API", "deliver": ""}}
         with Publisher(linked.leaf.url) as publisher:
-            publisher.api("STREAM.CREATE.KV_copy", {"name": "KV_copy", "mirror": mirror, "max_msgs_per_subject": 5})
+            publisher.api(
+                "STREAM.CREATE.KV_copy",
+                {"name": "KV_copy", "mirror": mirror, "max_msgs_per_subject": 5},
+            )
             rows = batch(key=["m", "m", "m"], value=[b"1", None, b"2"], operation=[None, "PURGE", None],
                          expected_revision=[0, None, 0])  # fmt: skip
             report = Sink(linked.leaf.url, bucket="copy").write([rows])
             assert (report.stored, list(report.streams)) == (3, ["KV_hub"])
             last = publisher.api
             wait_until(
-                lambda: bool(last("STREAM.INFO.KV_copy")["state"]["last_seq"] == report.streams["KV_hub"][1]),
+                lambda: bool(
+                    last("STREAM.INFO.KV_copy")["state"]["last_seq"] == report.streams["KV_hub"][1]
+                ),
                 "the mirror has it",
             )
-        with pytest.raises(StreamNotFound, match=r"^there is no Key-Value bucket leaf \(option bucket\)"):
+        with pytest.raises(
+            StreamNotFound, match=r"^there is no Key-Value bucket leaf \(option bucket\)"
+        ):
             Sink(linked.hub.url, bucket="leaf").write([puts(("a", b"1"))])
     close_all()
 
@@ -687,7 +780,9 @@ def test_a_micro_batch_that_is_written_again(bucket: Stream) -> None:
     """As when the driver was killed before Spark noted its end."""
     options = {"servers": bucket.url, "bucket": name_of(bucket)}
     for number, first, count in ((0, 0, 500), (1, 500, 400), (1, 500, 400)):
-        frame = puts(*((f"k.{row % 300}", str(row).encode()) for row in range(first, first + count)))
+        frame = puts(
+            *((f"k.{row % 300}", str(row).encode()) for row in range(first, first + count))
+        )
         store(writer_of("s", options, frame.schema), [frame], number)
     assert table(bucket) == {f"k.{row % 300}": str(row).encode() for row in range(600, 900)}
     assert bucket.state()["last_seq"] == 900

@@ -15,7 +15,9 @@ from spark_jetstream.sink.writer import Committed, JetStreamBatchWriter, JetStre
 from tests.support.streams import MakeStream, Stream
 
 ROWS = StructType([StructField("data", BinaryType())])
-READ = StructType([*ROWS.fields, StructField("stream", StringType()), StructField("sequence", LongType())])
+READ = StructType(
+    [*ROWS.fields, StructField("stream", StringType()), StructField("sequence", LongType())]
+)
 REPORT = TaskReport(0, rows=1, stored=1, content=1, partitioned=True)
 ENABLED, OF_STREAMS = "spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled"
 
@@ -87,7 +89,9 @@ class TestQuery:
         assert warnings(caplog) == 0
 
 
-def test_a_batch_write_warns_if_it_can_run_again(s: Stream, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_write_warns_if_it_can_run_again(
+    s: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
     given = {"servers": s.url, "stream": s.name, "subject": f"{s.subject}.a"}
     JetStreamBatchWriter(given, ROWS, False, lambda _: None).commit([ended("")])
     assert warnings(caplog) == 0

@@ -19,7 +19,17 @@ from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from tests.support.permissions import INBOX, Account, served
 from tests.support.publish import Publisher
-from tests.support.sinking import SECOND, Died, Sink, batch, batches_of, forget, seen, sent_again, with_subjects
+from tests.support.sinking import (
+    SECOND,
+    Died,
+    Sink,
+    batch,
+    batches_of,
+    forget,
+    seen,
+    sent_again,
+    with_subjects,
+)
 from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
@@ -48,7 +58,14 @@ class Job:
     """One run of a batch: what Spark does for it, on the same or another cluster."""
 
     def __init__(
-        self, sink: Sink, run: str, parts: Layout, names: Sequence[str] = PLAIN, *, write: str = "q", number: int = 1
+        self,
+        sink: Sink,
+        run: str,
+        parts: Layout,
+        names: Sequence[str] = PLAIN,
+        *,
+        write: str = "q",
+        number: int = 1,
     ) -> None:
         self.sink = sink
         self.parts = parts
@@ -95,7 +112,10 @@ def payloads(stream: Stream) -> str:
 
 
 def ids(stream: Stream) -> list[str]:
-    return [each.block.decode().partition("Nats-Msg-Id: ")[2].partition("\r\n")[0] for each in seen(stream)]
+    return [
+        each.block.decode().partition("Nats-Msg-Id: ")[2].partition("\r\n")[0]
+        for each in seen(stream)
+    ]
 
 
 class TestExactlyOnce:
@@ -125,7 +145,9 @@ class TestExactlyOnce:
         Job(sink, "2", layout(*after)).finish()
         assert payloads(s) == "".join(sorted("".join(before)))
 
-    def test_a_batch_that_is_killed_again_and_again_is_stored_once(self, admin: Publisher, s: Stream) -> None:
+    def test_a_batch_that_is_killed_again_and_again_is_stored_once(
+        self, admin: Publisher, s: Stream
+    ) -> None:
         sink = Sink.exactly(s.url)
         Job(sink, "1", layout("aab", "abc", "cde")).die(1, 2, s)
         forget(admin, "S", "s")
@@ -143,7 +165,9 @@ class TestExactlyOnce:
         assert len(set(ids(s))) == 9
 
     @pytest.mark.parametrize("later", [False, True], ids=["within the window", "after the window"])
-    def test_equal_rows_of_partitions_are_all_stored(self, admin: Publisher, later: bool, s: Stream) -> None:
+    def test_equal_rows_of_partitions_are_all_stored(
+        self, admin: Publisher, later: bool, s: Stream
+    ) -> None:
         job = Job(Sink.exactly(s.url), "1", layout("aab", "abb", "aaa"))
         reports = [job.write(0)]
         if later:
@@ -175,7 +199,9 @@ class TestExactlyOnce:
         assert payloads(s) == "aaaaaaaaab"
         assert len(set(ids(s))) == 10
 
-    def test_rows_of_a_killed_run_that_arrive_late_are_not_stored_twice(self, admin: Publisher, s: Stream) -> None:
+    def test_rows_of_a_killed_run_that_arrive_late_are_not_stored_twice(
+        self, admin: Publisher, s: Stream
+    ) -> None:
         """They come after the second run has looked, and before it sends what the stream has forgotten by then."""
         sink = Sink.exactly(s.url)
         Job(sink, "1", layout("ab", "cd")).write(0)
@@ -242,7 +268,10 @@ class TestExactlyOnce:
         sink = Sink.exactly(s.url, stream="G")
         names = ("data", "subject", "atomic_group")
         one, two, three = (
-            [{"data": letter.encode(), "subject": "g.a", "atomic_group": name} for letter in letters]
+            [
+                {"data": letter.encode(), "subject": "g.a", "atomic_group": name}
+                for letter in letters
+            ]
             for name, letters in (("one", "aab"), ("two", "aab"), ("three", "ac"))
         )
         plain = {"data": b"a", "subject": "g.a"}
@@ -262,7 +291,9 @@ class TestExactlyOnce:
         part = [{"data": b"1", "subject": "g.a", "atomic_group": "one"}]
         for run in ("1", "2", "2"):
             job = Job(sink, run, [part, part], ("data", "subject", "atomic_group"))
-            with pytest.raises(DeliveryError, match=r"have stored group 'one' in parts: write df.repartition"):
+            with pytest.raises(
+                DeliveryError, match=r"have stored group 'one' in parts: write df.repartition"
+            ):
                 job.finish()
 
     def test_equal_schedules_and_guarded_rows_count_once(self, make: MakeStream) -> None:
@@ -292,7 +323,9 @@ class TestExactlyOnce:
         assert sorted(reasons.values()) == [1, 2, 4]
         assert payloads(s) == ""
 
-    def test_dead_letters_of_a_group_are_found_after_the_window(self, make: MakeStream, admin: Publisher) -> None:
+    def test_dead_letters_of_a_group_are_found_after_the_window(
+        self, make: MakeStream, admin: Publisher
+    ) -> None:
         s, dead = make(allow_atomic=True), make("DEAD")
         sink = Sink.exactly(s.url, stream="S", deadLetterSubject="dead.row")
         names = (*PLAIN, "atomic_group")
@@ -302,13 +335,23 @@ class TestExactlyOnce:
         assert Job(sink, "2", [group[::-1]], names).finish() == 0
         assert payloads(dead) == "ab"
 
-    def test_copies_go_where_a_stream_renames_them(self, make: MakeStream, admin: Publisher) -> None:
-        s = make(subject_transform={"src": "s.*", "dest": "s.moved.{{wildcard(1)}}"}, duplicate_window=120 * SECOND)
+    def test_copies_go_where_a_stream_renames_them(
+        self, make: MakeStream, admin: Publisher
+    ) -> None:
+        s = make(
+            subject_transform={"src": "s.*", "dest": "s.moved.{{wildcard(1)}}"},
+            duplicate_window=120 * SECOND,
+        )
         parts = [[row("a"), row("b")], [row("a", subject="s.b"), row("a")], [row("a"), row("c")]]
         assert Job(Sink.exactly(s.url), "1", parts).finish() == 2
         assert Job(Sink.exactly(s.url), "2", [[*parts[0], *parts[1]], parts[2]]).finish() == 0
         wanted = Counter(
-            {("s.moved.a", b"a"): 3, ("s.moved.b", b"a"): 1, ("s.moved.a", b"b"): 1, ("s.moved.a", b"c"): 1}
+            {
+                ("s.moved.a", b"a"): 3,
+                ("s.moved.b", b"a"): 1,
+                ("s.moved.a", b"b"): 1,
+                ("s.moved.a", b"c"): 1,
+            }
         )
         assert Counter(with_subjects(s.url, "S")) == wanted
 
@@ -324,7 +367,9 @@ class TestExactlyOnce:
         Job(sink, "1", layout("aab", "cde")).finish()
         s.purge(seq=4)
         assert Job(sink, "2", layout("abcde", "a")).finish() == 0
-        with pytest.raises(DeliveryError, match=r"batch 1 of q was written before .*with 6 rows, and 5 came now"):
+        with pytest.raises(
+            DeliveryError, match=r"batch 1 of q was written before .*with 6 rows, and 5 came now"
+        ):
             Job(sink, "3", layout("abcde")).finish()
         assert payloads(s) == "cde"
 
@@ -336,11 +381,16 @@ class TestExactlyOnce:
         assert Job(sink, "2", layout("abcd", "efgh")).finish() == 0
         assert payloads(s) == "abcdefgh"
 
-    def test_rows_that_a_later_run_does_not_have_are_an_error(self, admin: Publisher, s: Stream) -> None:
+    def test_rows_that_a_later_run_does_not_have_are_an_error(
+        self, admin: Publisher, s: Stream
+    ) -> None:
         sink = Sink.exactly(s.url)
         Job(sink, "1", layout("abc", "def")).tasks()
         said = "2 rows are stored that are not among the 5 of this run"
-        with pytest.raises(DeliveryError, match=f"batch 1 of q was written before with other rows .{said}.*once=True"):
+        with pytest.raises(
+            DeliveryError,
+            match=f"batch 1 of q was written before with other rows .{said}.*once=True",
+        ):
             Job(sink, "2", layout("abx", "de")).finish()
         # No later run passes for the right one.
         with pytest.raises(DeliveryError, match="it was done with 7 rows, and 5 came now"):
@@ -358,20 +408,32 @@ class TestExactlyOnce:
 
     def test_rows_of_different_messages_need_no_copies(self, make: MakeStream) -> None:
         s = make(duplicate_window=120 * SECOND)
-        parts = [[row("a", stream="SRC", sequence=part * 2 + n) for n in (1, 2)] for part in range(3)]
+        parts = [
+            [row("a", stream="SRC", sequence=part * 2 + n) for n in (1, 2)] for part in range(3)
+        ]
         assert Job(Sink.exactly(s.url), "1", parts, ORIGIN).finish() == 0
         moved = [[each for part in parts for each in part]]
         assert Job(Sink.exactly(s.url), "2", moved, ORIGIN).finish() == 0
         assert payloads(s) == "aaaaaa"
 
-    def test_equal_rows_count_once_if_only_content_counts(self, make: MakeStream, admin: Publisher) -> None:
+    def test_equal_rows_count_once_if_only_content_counts(
+        self, make: MakeStream, admin: Publisher
+    ) -> None:
         s = make(duplicate_window=120 * SECOND)
         sink = Sink.exactly(s.url, messageIds="content")
         first = Job(
-            sink, "1", [[row("a", stream="SRC", sequence=1), row("b")], [row("a", stream="SRC", sequence=2)]], ORIGIN
+            sink,
+            "1",
+            [[row("a", stream="SRC", sequence=1), row("b")], [row("a", stream="SRC", sequence=2)]],
+            ORIGIN,
         )
         first.write(0)
-        assert Job(sink, "2", [[row("b")], [row("a"), row("a")], [row("a"), row("c")]], ORIGIN).finish() == 0
+        assert (
+            Job(
+                sink, "2", [[row("b")], [row("a"), row("a")], [row("a"), row("c")]], ORIGIN
+            ).finish()
+            == 0
+        )
         assert payloads(s) == "abc"
 
     def test_a_write_that_nobody_can_repeat_stores_equal_rows(self, make: MakeStream) -> None:
@@ -405,7 +467,9 @@ class TestExactlyOnce:
         assert job.finish() == 0
         assert payloads(s) == "aabb"
 
-    def test_a_task_that_ended_runs_again_where_the_stream_has_other_subjects(self, make: MakeStream) -> None:
+    def test_a_task_that_ended_runs_again_where_the_stream_has_other_subjects(
+        self, make: MakeStream
+    ) -> None:
         """The ledger keeps claims, but not the subjects of known rows in a stream with a subject transform."""
         s = make(duplicate_window=120 * SECOND, subject_transform={"src": "s.>", "dest": "moved.>"})
         job = Job(Sink.exactly(s.url), "1", layout("ab", "bc"))
@@ -417,7 +481,9 @@ class TestExactlyOnce:
 
 
 class TestDeduplicated:
-    PARTS: ClassVar[Layout] = [[row("a", stream="SRC", sequence=part * 2 + n) for n in (1, 2)] for part in range(3)]
+    PARTS: ClassVar[Layout] = [
+        [row("a", stream="SRC", sequence=part * 2 + n) for n in (1, 2)] for part in range(3)
+    ]
 
     @pytest.fixture
     def s(self, make: MakeStream) -> Stream:
@@ -449,13 +515,17 @@ class TestDeduplicated:
             sink = Sink(given.pop("servers"), **given)
             job = Job(sink, "1", [self.PARTS[0], self.PARTS[0]], ORIGIN)
             with pytest.raises(
-                DeliveryError, match=r"equal rows in stream S, and the driver cannot read them.*drop column seq"
+                DeliveryError,
+                match=r"equal rows in stream S, and the driver cannot read them.*drop column seq",
             ):
                 job.finish()
 
     def test_other_rows_have_the_partition_in_their_ids(self, s: Stream) -> None:
         sink = Sink(s.url)
-        first, second = (Job(sink, str(run), parts) for run, parts in enumerate([layout("aa", "a"), layout("aaa")]))
+        first, second = (
+            Job(sink, str(run), parts)
+            for run, parts in enumerate([layout("aa", "a"), layout("aaa")])
+        )
         assert first.finish() == 0
         assert payloads(s) == "aaa"
         assert all(report.partitioned for report in second.tasks())

@@ -54,7 +54,9 @@ pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
 def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None:
     """Do what ensureStream asks for, as the data source does."""
-    asked = Ensure(options.connection, options.ensure_stream or "", options.ensure_stream_on_conflict, ("S",))
+    asked = Ensure(
+        options.connection, options.ensure_stream or "", options.ensure_stream_on_conflict, ("S",)
+    )
     ensure_streams(asked, connect, str, remembered=options.streaming)
 
 
@@ -76,7 +78,9 @@ def message(admin: Publisher, key: str = "q.0") -> dict[str, Any]:
 
 
 class TestEntry:
-    def test_of_a_task_that_is_under_way_and_done(self, server: NatsServer, admin: Publisher, s: Stream) -> None:
+    def test_of_a_task_that_is_under_way_and_done(
+        self, server: NatsServer, admin: Publisher, s: Stream
+    ) -> None:
         s.fill(7)
         seen: list[dict[str, Any]] = []
 
@@ -88,9 +92,19 @@ class TestEntry:
         report = Sink.exactly(server.url).write(batches(), task=WriteTask("q", 12, 0))
         done = entry(admin)
         created = admin.api("STREAM.INFO.S")["created"]
-        plain = {"version": 2, "batch": 12, "run": "", "attempt": done["attempt"], "lease": 0.3, "done": False}
+        plain = {
+            "version": 2,
+            "batch": 12,
+            "run": "",
+            "attempt": done["attempt"],
+            "lease": 0.3,
+            "done": False,
+        }
         plain |= {"report": None}
-        assert seen == [{**plain, "streams": {}}, {**plain, "streams": {"S": {"created": created, "next": 8}}}]
+        assert seen == [
+            {**plain, "streams": {}},
+            {**plain, "streams": {"S": {"created": created, "next": 8}}},
+        ]
         assert done == {**seen[1], "done": True, "report": report.to_json()}
         assert (report.stored, report.duplicates, report.streams) == (10, 0, {"S": (8, 17)})
 
@@ -106,7 +120,9 @@ class TestEntry:
         assert caplog.text.count("batch 7 of old is its first one with delivery exactly-once") == 1
         assert caplog.text.count("another level") == 1
 
-    def test_has_one_revision_and_expires_after_a_batch_write(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+    def test_has_one_revision_and_expires_after_a_batch_write(
+        self, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         # The entry of another batch is written over, whether that has ended or not.
         die(sink, s, rows("s.a", 0, 10), task=WriteTask("q", 0, 0))
         for number in (1, 2):
@@ -114,7 +130,9 @@ class TestEntry:
             assert (report.stored, report.duplicates) == (10, 0)
         assert numbers(s.url, "S") == [*range(10)] * 3
         assert entry(admin)["batch"] == 2
-        assert admin.api(f"STREAM.INFO.{STREAM}", {"subjects_filter": ">"})["state"]["subjects"] == {
+        assert admin.api(f"STREAM.INFO.{STREAM}", {"subjects_filter": ">"})["state"][
+            "subjects"
+        ] == {
             f"$KV.{BUCKET}.q.0": 1,
             f"$KV.{BUCKET}.q.batch": 1,
         }
@@ -128,13 +146,17 @@ class TestEntry:
     ) -> None:
         """Or another attempt, and the task itself, would find none after a day. So is that of its batch."""
         passed, written = 0.0, list[tuple[int, int]]()
-        monkeypatch.setattr(ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+        monkeypatch.setattr(
+            ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+        )
 
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal passed
             for index in range(5):
                 yield rows("s.a", 10 * index, 10)
-                written.append((message(admin, "w-load.0")["seq"], message(admin, "w-load.batch")["seq"]))
+                written.append(
+                    (message(admin, "w-load.0")["seq"], message(admin, "w-load.batch")["seq"])
+                )
                 passed += 0.4 * FORGOTTEN
 
         sink.write(batches(), task=WriteTask("w-load", 0, 0, FORGOTTEN), names=("data", "subject"))
@@ -148,34 +170,57 @@ class TestEntry:
         [
             (b"{", "cannot be read"),
             # An attempt that waits for the end of such a lease never asks whether it still owns the task.
-            (b'{"version": 2, "batch": 1, "run": "", "attempt": "a", "lease": NaN}', "cannot be read"),
-            (b'{"version": 2, "batch": 1, "run": "", "attempt": "a", "lease": 1e300}', "cannot be read"),
-            (b'{"version": 3, "batch": 1, "more": 0}', "was written by a newer release of spark-jetstream"),
+            (
+                b'{"version": 2, "batch": 1, "run": "", "attempt": "a", "lease": NaN}',
+                "cannot be read",
+            ),
+            (
+                b'{"version": 2, "batch": 1, "run": "", "attempt": "a", "lease": 1e300}',
+                "cannot be read",
+            ),
+            (
+                b'{"version": 3, "batch": 1, "more": 0}',
+                "was written by a newer release of spark-jetstream",
+            ),
             (b'{"version": 1, "batch": 5}', "batch 5 was begun already: is the query running"),
-            (b'{"version": 2, "batch": 5, "run": "", "attempt": "a", "lease": 1}', "batch 5 was begun already: is the"),
+            (
+                b'{"version": 2, "batch": 5, "run": "", "attempt": "a", "lease": 1}',
+                "batch 5 was begun already: is the",
+            ),
         ],
     )
-    def test_that_stands_in_the_way(self, admin: Publisher, content: bytes, said: str, s: Stream, sink: Sink) -> None:
+    def test_that_stands_in_the_way(
+        self, admin: Publisher, content: bytes, said: str, s: Stream, sink: Sink
+    ) -> None:
         admin.publish([Message(f"$KV.{BUCKET}.q.0", content)])
         with pytest.raises(DeliveryError, match=said):
             sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
         assert s.state()["messages"] == 0
         assert base64.b64decode(message(admin)["data"]) == content
 
-    def test_that_somebody_has_deleted_is_none(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+    def test_that_somebody_has_deleted_is_none(
+        self, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         admin.publish([Message(f"$KV.{BUCKET}.q.0", b"", [("KV-Operation", "DEL")])])
         assert sink.write([rows("s.a", 0, 10)]).stored == 10
         assert entry(admin)["done"] is True
 
-    @pytest.mark.parametrize("lost", [1, 2, 3], ids=["taking the task", "noting the stream", "being done"])
-    def test_that_was_written_without_an_answer(self, admin: Publisher, lost: int, s: Stream) -> None:
+    @pytest.mark.parametrize(
+        "lost", [1, 2, 3], ids=["taking the task", "noting the stream", "being done"]
+    )
+    def test_that_was_written_without_an_answer(
+        self, admin: Publisher, lost: int, s: Stream
+    ) -> None:
         with WireProxy(s.url) as proxy:
             sink = Sink.exactly(proxy.url, requestTimeout="300ms")
             seen = 0
 
             def drop(frame: bytes) -> bytes:
                 nonlocal seen
-                if f'"stream":"{STREAM}"'.encode() in frame.replace(b" ", b"") and b'"seq":' in frame:
+                if (
+                    f'"stream":"{STREAM}"'.encode() in frame.replace(b" ", b"")
+                    and b'"seq":' in frame
+                ):
                     seen += 1
                     return b"" if seen == lost else frame
                 return frame
@@ -194,7 +239,9 @@ class TestTakingOver:
         [(False, False, True), (False, True, False), (True, False, False), (True, True, True)],
         ids=["computed ids", "computed, after the window", "own ids", "own, after the window"],
     )
-    def test_leaves_out_what_is_stored(self, admin: Publisher, own: bool, later: bool, named: bool, s: Stream) -> None:
+    def test_leaves_out_what_is_stored(
+        self, admin: Publisher, own: bool, later: bool, named: bool, s: Stream
+    ) -> None:
         s.fill(5)
         sink = Sink.exactly(s.url, **({"stream": "S"} if named else {}))
         names = ("data", "subject", "msg_id") if own else ("data", "subject")
@@ -204,7 +251,9 @@ class TestTakingOver:
             if not own:
                 return plain
             # Every third row has none of its own.
-            ids = [f"mine-{number}" if number % 3 else None for number in range(first, first + count)]
+            ids = [
+                f"mine-{number}" if number % 3 else None for number in range(first, first + count)
+            ]
             return plain.append_column("msg_id", pa.array(ids))
 
         die(sink, s, some(0, 300), some(300, 200), names=names)
@@ -223,7 +272,11 @@ class TestTakingOver:
     def test_knows_ids_that_are_not_utf8(self, admin: Publisher, s: Stream) -> None:
         """A server takes them as they are, and Spark has them in a column of text (a cast from binary)."""
         ids = [b"gr\xfcn-%d" % number for number in range(20)]
-        given = batch(data=[b"x"] * 20, subject=["s.a"] * 20, msg_id=pa.array(ids, pa.binary()).view(pa.string()))
+        given = batch(
+            data=[b"x"] * 20,
+            subject=["s.a"] * 20,
+            msg_id=pa.array(ids, pa.binary()).view(pa.string()),
+        )
         sink = Sink.exactly(s.url)
         die(sink, s, given.slice(0, 15), names=given.schema.names)
         forget(admin, "S", "s")
@@ -231,7 +284,9 @@ class TestTakingOver:
         assert (report.stored, report.duplicates) == (20, 15)
         assert s.state()["messages"] == 20
 
-    def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
+    def test_looks_into_each_stream(
+        self, server: NatsServer, admin: Publisher, make: MakeStream
+    ) -> None:
         streams = [make(name) for name in ("S", "T", "U")]
         sink = Sink.exactly(server.url)
 
@@ -255,11 +310,16 @@ class TestTakingOver:
         assert found == [*range(900), *range(1000, 1010)]
         assert set(report.streams) == {"S", "T", "U"}
 
-    def test_stores_a_row_whose_id_another_stream_has(self, admin: Publisher, make: MakeStream) -> None:
+    def test_stores_a_row_whose_id_another_stream_has(
+        self, admin: Publisher, make: MakeStream
+    ) -> None:
         """As of the messages that one order makes for two streams."""
         s, t = make("S"), make("T")
         sink = Sink.exactly(s.url)
-        first, second = (batch(data=[payload(0)], subject=[f"{each.subject}.a"], msg_id=["mine"]) for each in (s, t))
+        first, second = (
+            batch(data=[payload(0)], subject=[f"{each.subject}.a"], msg_id=["mine"])
+            for each in (s, t)
+        )
         die(sink, s, first, names=first.schema.names)
 
         def again() -> Iterator[pa.RecordBatch]:
@@ -272,10 +332,16 @@ class TestTakingOver:
         with pytest.raises(Died):
             sink.write(again(), names=first.schema.names)
         report = sink.write([first, second])
-        assert (report.stored, report.duplicates, report.streams) == (2, 2, {"S": (1, 1), "T": (1, 1)})
+        assert (report.stored, report.duplicates, report.streams) == (
+            2,
+            2,
+            {"S": (1, 1), "T": (1, 1)},
+        )
         assert (s.state()["messages"], t.state()["messages"]) == (1, 1)
 
-    def test_leaves_out_dead_letters(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
+    def test_leaves_out_dead_letters(
+        self, server: NatsServer, admin: Publisher, make: MakeStream
+    ) -> None:
         s, dead = make(max_msg_size=150), make("DEAD")
         sink = Sink.exactly(server.url, deadLetterSubject="dead.row")
         data = batch(
@@ -298,7 +364,11 @@ class TestTakingOver:
         forget(admin, dead.name, dead.subject)
         for _ in range(2):
             report = sink.write([data])
-            assert (report.rows, report.stored, report.dead_letters) == (100, len(good), 100 - len(good))
+            assert (report.rows, report.stored, report.dead_letters) == (
+                100,
+                len(good),
+                100 - len(good),
+            )
         assert numbers(server.url, "S") == good
         assert sorted(numbers(server.url, "DEAD")) == sorted(set(range(100)) - set(good))
 
@@ -312,7 +382,9 @@ class TestTakingOver:
 
         assert sink.write(batches()).seconds >= ledger._LEASE
 
-    def test_finds_what_the_other_had_under_way(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+    def test_finds_what_the_other_had_under_way(
+        self, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         """Rows of the first attempt that are stored after the second has looked are found by looking again."""
         die(sink, s, rows("s.a", 0, 10))
         late = seen_in(admin, "S")[9]
@@ -335,7 +407,9 @@ class TestTakingOver:
     ) -> None:
         """It has not looked again by the time at which the streams may have forgotten the ids of late rows."""
         passed = 0.0
-        monkeypatch.setattr(ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+        monkeypatch.setattr(
+            ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+        )
         die(sink, s, rows("s.a", 0, 10))
         late = seen_in(admin, "S")[9]
         s.remove(10)
@@ -352,7 +426,9 @@ class TestTakingOver:
         assert (report.stored, report.duplicates) == (10, 10)
         assert numbers(s.url, "S") == list(range(10))
 
-    def test_of_a_stream_that_was_made_again(self, server: NatsServer, admin: Publisher, s: Stream, sink: Sink) -> None:
+    def test_of_a_stream_that_was_made_again(
+        self, server: NatsServer, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         s.fill(100)
         die(sink, s, rows("s.a", 0, 10))
         s.delete()
@@ -363,7 +439,9 @@ class TestTakingOver:
         assert (report.stored, report.duplicates) == (30, 20)
         assert numbers(server.url, "S") == list(range(30))
 
-    def test_of_a_stream_that_is_gone(self, caplog: pytest.LogCaptureFixture, s: Stream, sink: Sink) -> None:
+    def test_of_a_stream_that_is_gone(
+        self, caplog: pytest.LogCaptureFixture, s: Stream, sink: Sink
+    ) -> None:
         die(sink, s, rows("s.a", 0, 10))
         s.delete()
         create(s.url, "T", subjects=["s.>"])
@@ -371,10 +449,15 @@ class TestTakingOver:
         assert (report.stored, report.duplicates, report.streams) == (30, 0, {"T": (1, 30)})
         assert "stream S was deleted since" in caplog.text
 
-    def test_of_a_stream_that_has_removed_messages(self, server: NatsServer, s: Stream, sink: Sink) -> None:
+    def test_of_a_stream_that_has_removed_messages(
+        self, server: NatsServer, s: Stream, sink: Sink
+    ) -> None:
         die(sink, s, rows("s.a", 0, 10))
         s.update(max_msgs=5)
-        with pytest.raises(DeliveryError, match="stream S has removed messages from sequence 1 to 5 since partition 0"):
+        with pytest.raises(
+            DeliveryError,
+            match="stream S has removed messages from sequence 1 to 5 since partition 0",
+        ):
             sink.write([rows("s.a", 0, 30)])
         assert numbers(server.url, "S") == [5, 6, 7, 8, 9]
 
@@ -417,7 +500,12 @@ class TestOtherRows:
         ],
     )
     def test_of_a_task_that_is_done(
-        self, admin: Publisher, picked: Sequence[int], changed: dict[str, list[Any]], said: str, s: Stream
+        self,
+        admin: Publisher,
+        picked: Sequence[int],
+        changed: dict[str, list[Any]],
+        said: str,
+        s: Stream,
     ) -> None:
         sink = Sink.exactly(s.url, deadLetterSubject="s.dead")
         first = sink.write([batch(**self.COLUMNS)])
@@ -425,22 +513,42 @@ class TestOtherRows:
         before, noted = seen_in(admin, "S"), entry(admin)
         forget(admin, s.name, s.subject)
         columns = self.COLUMNS | changed
-        again = [batch(**{name: [values[row] for row in picked] for name, values in columns.items()})]
+        again = [
+            batch(**{name: [values[row] for row in picked] for name, values in columns.items()})
+        ]
         if said:
-            with pytest.raises(DeliveryError, match=f"partition 0 of batch 1 of q was written before .*{said}"):
+            with pytest.raises(
+                DeliveryError, match=f"partition 0 of batch 1 of q was written before .*{said}"
+            ):
                 sink.write(again)
         else:
             second = sink.write(again)
-            assert (second.rows, second.stored, second.duplicates, second.dead_letters) == (5, 4, 4, 1)
+            assert (second.rows, second.stored, second.duplicates, second.dead_letters) == (
+                5,
+                4,
+                4,
+                1,
+            )
             assert second.streams == first.streams
         assert seen_in(admin, "S") == before
         assert entry(admin) == noted
 
     @pytest.mark.parametrize("key", ["q.0", "q.batch"])
-    def test_of_a_batch_that_an_older_format_has_begun(self, admin: Publisher, key: str, s: Stream, sink: Sink) -> None:
+    def test_of_a_batch_that_an_older_format_has_begun(
+        self, admin: Publisher, key: str, s: Stream, sink: Sink
+    ) -> None:
         """The message ids of that release had the partition in them, so nobody can look its rows up."""
-        admin.publish([Message(f"$KV.{BUCKET}.{key}", b'{"version": 1, "batch": 1, "attempt": "a", "lease": 2.0}')])
-        with pytest.raises(DeliveryError, match="batch 1 of q was begun by an earlier release of spark-jetstream"):
+        admin.publish(
+            [
+                Message(
+                    f"$KV.{BUCKET}.{key}",
+                    b'{"version": 1, "batch": 1, "attempt": "a", "lease": 2.0}',
+                )
+            ]
+        )
+        with pytest.raises(
+            DeliveryError, match="batch 1 of q was begun by an earlier release of spark-jetstream"
+        ):
             sink.write([rows("s.a", 0, 10)])
         assert s.state()["messages"] == 0
         assert sink.write([rows("s.a", 0, 10)], WriteTask("q", 2, 0)).stored == 10
@@ -448,9 +556,14 @@ class TestOtherRows:
     def test_that_are_for_another_target(self, server: NatsServer, make: MakeStream) -> None:
         """Two writes of the same rows to two targets must not have the same `writeId`."""
         s, t = make("S"), make("T")
-        task, again = WriteTask("w-load", 0, 0, 3600.0), [batch(data=[b"0", b"1"], msg_id=["mine", "yours"])]
+        task, again = (
+            WriteTask("w-load", 0, 0, 3600.0),
+            [batch(data=[b"0", b"1"], msg_id=["mine", "yours"])],
+        )
         assert Sink.exactly(server.url, subject="s.a").write(again, task).stored == 2
-        with pytest.raises(DeliveryError, match=r"as many came now, but not the same ones.* Take another writeId"):
+        with pytest.raises(
+            DeliveryError, match=r"as many came now, but not the same ones.* Take another writeId"
+        ):
             Sink.exactly(server.url, subject="t.a").write(again, task)
         assert (s.state()["messages"], t.state()["messages"]) == (2, 0)
 
@@ -480,11 +593,15 @@ class TestOtherRows:
         for run, (first, count) in enumerate([(4, 11), (0, 15), (3, 15)]):
             task = WriteTask("q", 1, 0, run=f"run-{run}")
             reports = [sink.write([rows("s.a", first, count)], task)]
-            with pytest.raises(DeliveryError, match=f"15 rows, and {'as many' if count == 15 else count} came now"):
+            with pytest.raises(
+                DeliveryError, match=f"15 rows, and {'as many' if count == 15 else count} came now"
+            ):
                 sink.commit(reports, task)
         assert numbers(s.url, "S") == list(range(15))
 
-    def test_of_a_task_that_had_rows_under_way(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+    def test_of_a_task_that_had_rows_under_way(
+        self, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         """Rows that come after the second attempt has looked count as well, and its own are not taken for them."""
         die(sink, s, rows("s.a", 0, 10))
         late = seen_in(admin, "S")[8:]
@@ -498,7 +615,9 @@ class TestOtherRows:
             yield rows("s.a", 9, 10)
 
         reports = [sink.write(second())]
-        with pytest.raises(DeliveryError, match="1 rows are stored that are not among the 18 of this run"):
+        with pytest.raises(
+            DeliveryError, match="1 rows are stored that are not among the 18 of this run"
+        ):
             sink.commit(reports)
         assert sorted(numbers(s.url, "S")) == list(range(19))
 
@@ -526,10 +645,18 @@ class TestOtherRows:
         assert sink.write([long, rows("s.a", 1, more)]).stored == more + 1
 
     def test_of_a_batch_that_is_done(self, admin: Publisher, s: Stream, sink: Sink) -> None:
-        reports = [sink.write([rows("s.a", 10 * part, 10)], WriteTask("q", 7, part, run="1")) for part in range(2)]
+        reports = [
+            sink.write([rows("s.a", 10 * part, 10)], WriteTask("q", 7, part, run="1"))
+            for part in range(2)
+        ]
         assert sink.commit(reports, WriteTask("q", 7, 0, run="1")) == 0
         found = json.loads(base64.b64decode(message(admin, "q.batch")["data"]))
-        assert (found["batch"], found["done"], found["report"]["tasks"], found["report"]["rows"]) == (7, True, 2, 20)
+        assert (
+            found["batch"],
+            found["done"],
+            found["report"]["tasks"],
+            found["report"]["rows"],
+        ) == (7, True, 2, 20)
         # Another run may have the rows in other partitions, and nothing is looked for: the driver compares the sums.
         forget(admin, s.name, s.subject)
         s.remove(1)
@@ -540,7 +667,10 @@ class TestOtherRows:
             report = sink.write([rows("s.a", 0, count)], task)
             assert (report.rows, report.stored, report.duplicates) == (count, count, count)
             if said:
-                with pytest.raises(DeliveryError, match=f"batch 7 of q was written before .*{said}.* run this batch"):
+                with pytest.raises(
+                    DeliveryError,
+                    match=f"batch 7 of q was written before .*{said}.* run this batch",
+                ):
                     sink.commit([report], task)
             else:
                 assert sink.commit([report], task) == 0
@@ -552,7 +682,9 @@ class TestOtherRows:
             lambda: sink.write([rows("s.a", 20, 10)], WriteTask("q", 6, 2)),
             lambda: sink.commit([TaskReport(0, 10)], WriteTask("q", 6, 0)),
         ):
-            with pytest.raises(DeliveryError, match="batch 6 of this query is written again, but batch 7 was begun"):
+            with pytest.raises(
+                DeliveryError, match="batch 6 of this query is written again, but batch 7 was begun"
+            ):
                 older()
         assert numbers(s.url, "S") == list(range(10))
         assert sink.write([rows("s.a", 20, 10)], WriteTask("q", 8, 2)).stored == 10
@@ -561,15 +693,22 @@ class TestOtherRows:
         """It has another way on than a query."""
         task, again = WriteTask("w-load", 0, 0, 3600.0, "1"), WriteTask("w-load", 0, 0, 3600.0, "2")
         sink.commit([sink.write([rows("s.a", 0, 10)], task)], task)
-        assert "Nats-TTL: 3600s\r\n" in base64.b64decode(message(admin, "w-load.batch")["hdrs"]).decode()
+        assert (
+            "Nats-TTL: 3600s\r\n"
+            in base64.b64decode(message(admin, "w-load.batch")["hdrs"]).decode()
+        )
         report = sink.write([rows("s.a", 0, 1)], again)
-        with pytest.raises(DeliveryError, match=r"of w-load was written .* another writeId, or write with dedup"):
+        with pytest.raises(
+            DeliveryError, match=r"of w-load was written .* another writeId, or write with dedup"
+        ):
             sink.commit([report], again)
 
 
 class TestFence:
     @pytest.mark.parametrize("when", ["all answered", "rows without an answer", "all sent"])
-    def test_an_attempt_that_was_taken_over_stores_nothing_more(self, server: NatsServer, when: str, s: Stream) -> None:
+    def test_an_attempt_that_was_taken_over_stores_nothing_more(
+        self, server: NatsServer, when: str, s: Stream
+    ) -> None:
         with WireProxy(server.url) as proxy:
             slow, quick = Sink.exactly(proxy.url, ackTimeout="30s"), Sink.exactly(server.url)
             paused, go_on = threading.Event(), threading.Event()
@@ -595,12 +734,16 @@ class TestFence:
                     proxy.cut()
                     proxy.unstall()
                     go_on.set()
-                with pytest.raises(DeliveryError, match="another attempt of partition 0 of batch 1 has taken over"):
+                with pytest.raises(
+                    DeliveryError, match="another attempt of partition 0 of batch 1 has taken over"
+                ):
                     first.result(60)
         assert report.stored == 300
         assert sorted(numbers(server.url, "S")) == list(range(300))
 
-    def test_an_attempt_of_an_earlier_batch_stores_nothing_more(self, server: NatsServer, s: Stream) -> None:
+    def test_an_attempt_of_an_earlier_batch_stores_nothing_more(
+        self, server: NatsServer, s: Stream
+    ) -> None:
         sink, other = Sink.exactly(server.url), Sink.exactly(server.url, connectTimeout="4s")
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -613,10 +756,14 @@ class TestFence:
             sink.write(batches(), task=WriteTask("q", 1, 0))
         assert numbers(server.url, "S") == list(range(20))
 
-    def test_a_ledger_that_is_too_slow(self, server: NatsServer, monkeypatch: pytest.MonkeyPatch, s: Stream) -> None:
+    def test_a_ledger_that_is_too_slow(
+        self, server: NatsServer, monkeypatch: pytest.MonkeyPatch, s: Stream
+    ) -> None:
         """Without knowing that it owns the task an attempt sends nothing, and it does not ask for ever."""
         monkeypatch.setattr(ledger, "_LEASE", 1e-9)
-        with pytest.raises(OutageError, match=f"bucket {BUCKET} gave no current answer within 5e-10 s, for 0.5 s"):
+        with pytest.raises(
+            OutageError, match=f"bucket {BUCKET} gave no current answer within 5e-10 s, for 0.5 s"
+        ):
             Sink.exactly(server.url, retryTimeout="500ms").write([rows("s.a", 0, 10)])
         assert s.state()["messages"] == 0
 
@@ -659,7 +806,9 @@ class Election:
 class TestElection:
     """Answers of a cluster that is busy with itself do not mean that another attempt has the task."""
 
-    def attempt(self, server: NatsServer, election: Election, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    def attempt(
+        self, server: NatsServer, election: Election, batches: Iterable[pa.RecordBatch]
+    ) -> TaskReport:
         """What a task reports whose ledger answers so; the batch before it was written without trouble."""
         sink = Sink.exactly(server.url)
         sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
@@ -719,15 +868,21 @@ class TestOutage:
                 proxy.drop(None)
                 proxy.cut()
 
-            report = Sink.exactly(proxy.url, ackTimeout="30s").write(batches(), names=["data", "subject", "msg_id"])
+            report = Sink.exactly(proxy.url, ackTimeout="30s").write(
+                batches(), names=["data", "subject", "msg_id"]
+            )
         assert (report.stored, report.duplicates) == (4, 1)
         assert (s.state()["messages"], t.state()["messages"]) == (2, 2)
 
     @pytest.mark.parametrize("how", ["cut", "silence"])
-    def test_longer_than_the_stream_remembers(self, server: NatsServer, admin: Publisher, how: str, s: Stream) -> None:
+    def test_longer_than_the_stream_remembers(
+        self, server: NatsServer, admin: Publisher, how: str, s: Stream
+    ) -> None:
         """What is sent again is looked up first: the stream has forgotten its ids by then."""
         with WireProxy(server.url) as proxy:
-            sink = Sink.exactly(proxy.url, ackTimeout="1s" if how == "silence" else "30s", stream="S")
+            sink = Sink.exactly(
+                proxy.url, ackTimeout="1s" if how == "silence" else "30s", stream="S"
+            )
 
             def batches() -> Iterator[pa.RecordBatch]:
                 yield rows("s.a", 0, 500)
@@ -752,7 +907,9 @@ class TestOutage:
         """Rows for a subject without a stream are refused at once: nobody could find them again."""
         monkeypatch.setattr(publisher, "_LAST_ANSWERS", 20.0)  # all come
         with WireProxy(server.url) as proxy:
-            with pytest.raises(RowRefused, match=r"row 11 .* 't\.a': no stream captures this subject; 10 rows"):
+            with pytest.raises(
+                RowRefused, match=r"row 11 .* 't\.a': no stream captures this subject; 10 rows"
+            ):
                 Sink.exactly(proxy.url).write([rows("s.a", 0, 10), rows("t.a", 10, 10)])
             assert proxy.client_bytes.count(b"PUB s.a") == 10
             assert b"PUB t.a" not in proxy.client_bytes
@@ -765,7 +922,9 @@ class TestOutage:
 
     def test_without_the_bucket(self, admin: Publisher, s: Stream, sink: Sink) -> None:
         admin.api(f"STREAM.DELETE.{STREAM}")
-        with pytest.raises(DeliveryError, match=f"needs the Key-Value bucket {BUCKET}, which does not exist"):
+        with pytest.raises(
+            DeliveryError, match=f"needs the Key-Value bucket {BUCKET}, which does not exist"
+        ):
             sink.write([rows("s.a", 0, 10)])
         assert s.state()["messages"] == 0
 
@@ -850,7 +1009,9 @@ class TestStart:
         """A micro-batch may begin in an outage; nobody answers then, as if there were no such domain."""
         with Linked() as linked, WireProxy(linked.leaf.url) as proxy:
             create(linked.hub.url, "FAR")
-            sink = Sink(proxy.url, stream="FAR", domain="hub", connectTimeout="300ms", retryTimeout="60s")
+            sink = Sink(
+                proxy.url, stream="FAR", domain="hub", connectTimeout="300ms", retryTimeout="60s"
+            )
             linked.cut()
             with ThreadPoolExecutor(1) as pool:
                 starting = pool.submit(sink.started)
@@ -862,7 +1023,9 @@ class TestStart:
                 linked.mend()
                 starting.result(60)
 
-    def test_makes_no_ledger_for_a_stream_that_is_refused(self, admin: Publisher, make: MakeStream) -> None:
+    def test_makes_no_ledger_for_a_stream_that_is_refused(
+        self, admin: Publisher, make: MakeStream
+    ) -> None:
         s = make(retention="workqueue")
         with pytest.raises(DeliveryError, match="it has workqueue retention"):
             Sink.exactly(s.url, stream="S")
@@ -870,7 +1033,9 @@ class TestStart:
             entry(admin)
         assert missing.value.err_code == 10059
 
-    def test_warns_of_batches_that_are_far_apart(self, make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+    def test_warns_of_batches_that_are_far_apart(
+        self, make: MakeStream, caplog: pytest.LogCaptureFixture
+    ) -> None:
         s = make(duplicate_window=SECOND // 10)
         sink = Sink(s.url)
         for message_id in ("q.3.0.a", "q.4.0.b", "other.4.0.c", "q.5.0.d"):
@@ -880,9 +1045,18 @@ class TestStart:
         s.update(duplicate_window=60 * SECOND)
         check_interval(sink.connect, sink.options, "q", 4, {"S": (2, 2)})
         s.update()
-        for batch_number, streams in ((0, {"S": (2, 2)}), (5, {"S": (4, 4)}), (4, {"GONE": (2, 3)})):
+        for batch_number, streams in (
+            (0, {"S": (2, 2)}),
+            (5, {"S": (4, 4)}),
+            (4, {"GONE": (2, 3)}),
+        ):
             check_interval(sink.connect, sink.options, "q", batch_number, streams)
         assert "apart" not in caplog.text
         for _ in range(2):
             check_interval(sink.connect, sink.options, "q", 4, {"S": (2, 2)})
-        assert caplog.text.count("apart, and stream S remembers message ids for 0.1 s (duplicate_window)") == 1
+        assert (
+            caplog.text.count(
+                "apart, and stream S remembers message ids for 0.1 s (duplicate_window)"
+            )
+            == 1
+        )

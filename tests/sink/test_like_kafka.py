@@ -87,7 +87,11 @@ def test_exception_on_config_serializer(mode: str) -> None:
         ("topic", "; did you mean stream and subject"),
     ):
         with pytest.raises(OptionError) as caught:
-            writer_of(mode, {"servers": NOWHERE, option: "foo"}, pa.schema([("data", BYTES), ("subject", TEXT)]))
+            writer_of(
+                mode,
+                {"servers": NOWHERE, option: "foo"},
+                pa.schema([("data", BYTES), ("subject", TEXT)]),
+            )
         assert str(caught.value) == f"there is no option {option}{hint}"
 
 
@@ -95,16 +99,26 @@ def test_exception_on_config_serializer(mode: str) -> None:
 def test_write_big_data_with_small_producer_buffer(stream: MakeStream, mode: str) -> None:
     s = stream()
     put(s, rows(f"{s.subject}.a", 0, 300, size=15_000), mode, maxInFlight=1)
-    assert [message.data.rstrip(b".") for message in seen(s)] == [b"row %d" % number for number in range(300)]
+    assert [message.data.rstrip(b".") for message in seen(s)] == [
+        b"row %d" % number for number in range(300)
+    ]
     assert s.state()["messages"] == 300
 
 
 def test_write_to_kafka(spark: SparkSession, stream: MakeStream) -> None:
     """Rows with headers; names of options and of the format in any case; and a plan that Spark has to analyze."""
     s = stream()
-    headers = [{"a": ["b"]}, {"c": ["d"], "e": ["f"]}, {"g": ["h", "i"]}, None, {"j": ["k", "l"], "m": ["n"]}]
+    headers = [
+        {"a": ["b"]},
+        {"c": ["d"], "e": ["f"]},
+        {"g": ["h", "i"]},
+        None,
+        {"j": ["k", "l"], "m": ["n"]},
+    ]
     made = [(f"{s.subject}.a", str(number), each) for number, each in enumerate(headers)]
-    frame = spark.createDataFrame(made, "subject string, data string, headers map<string, array<string>>").coalesce(1)
+    frame = spark.createDataFrame(
+        made, "subject string, data string, headers map<string, array<string>>"
+    ).coalesce(1)
     write(frame, s, mode="APPEND", delivery="at-least-once")
     assert [(row.subject, row.data.decode(), row.headers) for row in stored(s)] == made
     frame = spark.range(1, 1000).select(F.to_json(F.struct("*")).alias("data"))
@@ -112,7 +126,9 @@ def test_write_to_kafka(spark: SparkSession, stream: MakeStream) -> None:
     writer.mode("append").save(s.name)
     found = {row.data for row in stored(s, subjects=f"{s.subject}.b")}
     assert found == {b'{"id":%d}' % number for number in range(1, 1000)}
-    frame.write.options(servers=s.url, subject=f"{s.subject}.c").save(format="jetstream", mode="append")
+    frame.write.options(servers=s.url, subject=f"{s.subject}.c").save(
+        format="jetstream", mode="append"
+    )
     assert s.state()["messages"] == 5 + 999 + 999
 
 
@@ -126,27 +142,39 @@ def test_unsupported_save_modes(spark: SparkSession, stream: MakeStream) -> None
         'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the stream '
         "first if you do not want its messages",
     )
-    with pytest.raises(AnalysisException, match='mode "overwrite" is not possible: a bucket is only ever added to'):
+    with pytest.raises(
+        AnalysisException, match='mode "overwrite" is not possible: a bucket is only ever added to'
+    ):
         write(frame, s, mode="overwrite", bucket="b")
     # Spark refuses the others by itself, and the one that it takes when none is named.
     for mode in ("errorifexists", "error", "default", "ignore", None):
         writer = frame.write.format("jetstream").options(servers=s.url)
-        with pytest.raises(AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*use either the \"Append\""):
+        with pytest.raises(
+            AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*use either the \"Append\""
+        ):
             (writer if mode is None else writer.mode(mode)).save()
     assert s.state()["messages"] == 0
 
 
 @pytest.mark.full
-def test_aggregation_write_to_kafka(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_aggregation_write_to_kafka(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path
+) -> None:
     source, target = stream(), stream()
-    times = ["2026-01-01T00:00:01", "2026-01-01T00:00:02", "2026-01-01T00:01:01", "2026-01-01T00:02:01"]
+    times = [
+        "2026-01-01T00:00:01",
+        "2026-01-01T00:00:02",
+        "2026-01-01T00:01:01",
+        "2026-01-01T00:02:01",
+    ]
     source.send(*(Message(f"{source.subject}.t", text.encode()) for text in times))
     events = streaming(spark, source.url, source.name, maxMessagesPerTrigger=2).selectExpr(
         "to_timestamp(cast(data as string)) as time"
     )
     counts = events.withWatermark("time", "1 second").groupBy(F.window("time", "1 minute")).count()
     told = counts.selectExpr(
-        f"'{target.subject}.x' as subject", "concat(date_format(window.start, 'HH:mm'), ' ', count) as data"
+        f"'{target.subject}.x' as subject",
+        "concat(date_format(window.start, 'HH:mm'), ' ', count) as data",
     )
 
     write_stream(told, target, tmp_path / "append", mode="append")
@@ -166,18 +194,30 @@ def test_aggregation_write_to_kafka(spark: SparkSession, stream: MakeStream, tmp
 
 
 @pytest.mark.full
-def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_update_mode_by_foreach_batch(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path
+) -> None:
     """What Spark does not let a Python sink do itself; with a `writeId` of query and batch nothing is stored twice."""
     source, target = stream(), stream()
     source.fill_in_turn(6, ["a", "b", "c"])
-    counts = streaming(spark, source.url, source.name, maxMessagesPerTrigger=4).groupBy("subject").count()
+    counts = (
+        streaming(spark, source.url, source.name, maxMessagesPerTrigger=4)
+        .groupBy("subject")
+        .count()
+    )
 
     def take(frame: DataFrame, number: int) -> None:
-        told = frame.selectExpr(f"'{target.subject}.x' as subject", "concat(subject, ' ', count) as data").coalesce(1)
+        told = frame.selectExpr(
+            f"'{target.subject}.x' as subject", "concat(subject, ' ', count) as data"
+        ).coalesce(1)
         for _ in range(2):
             write(told, target, writeId=f"{target.name}-{number}")
 
-    writer = counts.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path)).foreachBatch(take)
+    writer = (
+        counts.writeStream.outputMode("update")
+        .option("checkpointLocation", str(tmp_path))
+        .foreachBatch(take)
+    )
     writer.trigger(availableNow=True).start().awaitTermination()
     data = [message.data.decode().removeprefix(f"{source.subject}.") for message in seen(target)]
     assert sorted(data[:3]) == ["a 2", "b 1", "c 1"]

@@ -29,7 +29,8 @@ def ids_of(portions: Sequence[Sequence[Row]], identifier: MessageIds | None = No
     found = []
     for portion in portions:
         columns: dict[str, list[Any]] = {
-            name: [row[at] for row in portion] for at, name in enumerate(("subject", "headers", "data", "msg_id"))
+            name: [row[at] for row in portion]
+            for at, name in enumerate(("subject", "headers", "data", "msg_id"))
         }
         if not any(columns["msg_id"]):
             del columns["msg_id"]
@@ -56,7 +57,9 @@ def test_an_id_names_the_write_and_what_the_row_holds() -> None:
     assert (again, third) == (first + b".1", first + b".2")
     # Ids that are stored already have to be known again by later releases: blake2b of "a \r\nx", 12 bytes.
     assert first == b"query.7.0.d23d1b1e46f07cc23f565977"
-    assert ids_of([[row(b"x")]], MessageIds(WriteTask("query", 8, 0))) == [first.replace(b".7.", b".8.")]
+    assert ids_of([[row(b"x")]], MessageIds(WriteTask("query", 8, 0))) == [
+        first.replace(b".7.", b".8.")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,12 @@ def test_an_id_names_the_write_and_what_the_row_holds() -> None:
         ("deduplicated", "position", ("stream", "sequence", "schedule"), Scheme()),
         ("deduplicated", "content", ("stream", "sequence"), Scheme(partition=False, number=False)),
         ("exactly-once", "position", ("data",), Scheme(partition=False)),
-        ("exactly-once", "position", ("stream", "sequence", "schedule"), Scheme(partition=False, origin=True)),
+        (
+            "exactly-once",
+            "position",
+            ("stream", "sequence", "schedule"),
+            Scheme(partition=False, origin=True),
+        ),
         ("exactly-once", "content", ("stream", "sequence"), Scheme(partition=False, number=False)),
     ],
 )
@@ -85,12 +93,16 @@ def from_source(*places: tuple[str | None, int | None]) -> Rows:
     """Equal rows that were read from these streams, as these messages."""
     count = len(places)
     streams, sequences = zip(*places, strict=True)
-    return read(batch(subject=["a"] * count, data=[b"x"] * count, stream=streams, sequence=sequences))
+    return read(
+        batch(subject=["a"] * count, data=[b"x"] * count, stream=streams, sequence=sequences)
+    )
 
 
 def test_rows_of_different_messages_have_ids_without_the_partition() -> None:
     some = from_source(("S", 1), ("S", 2), ("T", 1), ("S", 1), (None, 1), ("S", None))
-    zero, one = (MessageIds(WriteTask("query", 7, partition), Scheme(origin=True)) for partition in (0, 1))
+    zero, one = (
+        MessageIds(WriteTask("query", 7, partition), Scheme(origin=True)) for partition in (0, 1)
+    )
     here, there = made(zero, some), made(one, some)
     assert here[:4] == there[:4]
     assert here[3] == here[0] + b".1"
@@ -107,7 +119,8 @@ def test_rows_of_different_messages_have_ids_without_the_partition() -> None:
 def test_ids_of_a_batch_are_the_same_in_each_partition() -> None:
     some = read(batch(subject=["a", "a", "b"], data=[b"x", b"x", b"y"]))
     first, *others = (
-        made(MessageIds(WriteTask("query", 7, partition), Scheme(partition=False)), some) for partition in range(3)
+        made(MessageIds(WriteTask("query", 7, partition), Scheme(partition=False)), some)
+        for partition in range(3)
     )
     assert others == [first, first]
     assert first[1] == first[0] + b".1"
@@ -132,7 +145,15 @@ def test_keys_of_a_batch_are_those_of_its_ids_alone() -> None:
         b"q.1." + other + b".2.dead",
         b"q.1." + other + b".dead",
     ]
-    foreign = [b"q.1.0." + digest, b"q.11." + digest, b"q.1." + digest.upper(), b"mine", b"", b"q.1.", None]
+    foreign = [
+        b"q.1.0." + digest,
+        b"q.11." + digest,
+        b"q.1." + digest.upper(),
+        b"mine",
+        b"",
+        b"q.1.",
+        None,
+    ]
     foreign += [
         b"q.1." + digest + b".",
         b"q.1." + digest + b".x",
@@ -148,7 +169,10 @@ def test_keys_of_a_batch_are_those_of_its_ids_alone() -> None:
     assert numbers.tolist() == [0, 3, 0, 2, 0]
     assert (rows[0], rows[3]) == (rows[1], rows[4])
     assert len(set(rows.tolist())) == 3
-    again = [id_of_key(bytes(row), int(number), b"q.1.") for row, number in zip(rows, numbers, strict=True)]
+    again = [
+        id_of_key(bytes(row), int(number), b"q.1.")
+        for row, number in zip(rows, numbers, strict=True)
+    ]
     assert again == ids
     keys, indices = batch_keys(pa.array([], pa.binary()), b"q.1.")
     assert (len(keys), len(indices)) == (0, 0)
@@ -181,8 +205,14 @@ DIFFERENT: list[Row] = [
 def test_bytes_that_move_between_subject_headers_and_payload_make_another_row() -> None:
     ids = ids_of([DIFFERENT])
     # What the columns ttl and expected_last_subject_sequence ask of the server is part of the headers.
-    asked: list[dict[str, list[Any]]] = [{"ttl": ["5s"]}, {"ttl": ["6s"]}, {"expected_last_subject_sequence": [5]}]
-    ids += [made(MessageIds(TASK), read(batch(subject=["a"], data=[b""], **more)))[0] for more in asked]
+    asked: list[dict[str, list[Any]]] = [
+        {"ttl": ["5s"]},
+        {"ttl": ["6s"]},
+        {"expected_last_subject_sequence": [5]},
+    ]
+    ids += [
+        made(MessageIds(TASK), read(batch(subject=["a"], data=[b""], **more)))[0] for more in asked
+    ]
     assert len(set(ids)) == len(DIFFERENT) + len(asked)
     assert all(each.count(b".") == 3 for each in ids), "no two of them are taken for equal rows"
 
@@ -204,10 +234,18 @@ def test_neither_portions_nor_their_order_matter(some: list[Row], data: st.DataO
     """In another order, equal rows have the same ids between them."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(some)), max_size=6)))
     shuffled = data.draw(st.permutations(some))
-    ids, again = (ids_of([rows[a:b] for a, b in pairwise([0, *cuts, len(some)])]) for rows in (some, shuffled))
+    ids, again = (
+        ids_of([rows[a:b] for a, b in pairwise([0, *cuts, len(some)])]) for rows in (some, shuffled)
+    )
     assert ids == ids_of([some]) == ids_of([[each] for each in some])
-    assert Counter(zip(map(repr, some), ids, strict=True)) == Counter(zip(map(repr, shuffled), again, strict=True))
-    assert all(found == each[3].encode() for each, found in zip(some, ids, strict=True) if each[3] is not None)
+    assert Counter(zip(map(repr, some), ids, strict=True)) == Counter(
+        zip(map(repr, shuffled), again, strict=True)
+    )
+    assert all(
+        found == each[3].encode()
+        for each, found in zip(some, ids, strict=True)
+        if each[3] is not None
+    )
     made = [found for each, found in zip(some, ids, strict=True) if each[3] is None]
     assert len(set(made)) == len(made)
 

@@ -28,7 +28,13 @@ from spark_jetstream.buckets.object_store import note_body, note_subject
 from spark_jetstream.buckets.objects import meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.errors import OptionError, OutageError, PermissionDenied, RowRefused, StreamNotFound
+from spark_jetstream.errors import (
+    OptionError,
+    OutageError,
+    PermissionDenied,
+    RowRefused,
+    StreamNotFound,
+)
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.sink.objects import ObjectColumns, object_rows
 from spark_jetstream.sink.report import TaskReport
@@ -54,7 +60,9 @@ Make = Callable[..., "Bucket"]
 class Bucket(Stream):
     """The stream of an object bucket, and what nats-py and the sink make of it."""
 
-    def __init__(self, url: str, name: str = "", publisher: Publisher | None = None, **config: Any) -> None:
+    def __init__(
+        self, url: str, name: str = "", publisher: Publisher | None = None, **config: Any
+    ) -> None:
         self.bucket = name or f"B{next(_numbers)}"
         usual: dict[str, Any] = {"discard": "new", "allow_rollup_hdrs": True, "allow_direct": True}
         usual["subjects"] = [f"$O.{self.bucket}.C.>", f"$O.{self.bucket}.M.>"]
@@ -138,15 +146,28 @@ def bucket(make: Make) -> Bucket:
 class TestRows:
     #: With one of the columns that the source adds, which is passed over.
     COLUMNS = ObjectColumns.check(
-        [("name", "string"), ("size", "bigint"), ("content", "binary"), ("headers", "map<string,array<string>>")]
+        [
+            ("name", "string"),
+            ("size", "bigint"),
+            ("content", "binary"),
+            ("headers", "map<string,array<string>>"),
+        ]
     )
 
     def test_reads_rows_without_copying_contents(self) -> None:
         contents = pa.array([b"ab", None, b"", b"cde", b"f"], pa.binary())
-        given = [[("A", ["1"]), ("ü: \r\n", ["2", ""]), ("e", [])], None, [], [("A", [None])], [("B", None)]]
+        given = [
+            [("A", ["1"]), ("ü: \r\n", ["2", ""]), ("e", [])],
+            None,
+            [],
+            [("A", [None])],
+            [("B", None)],
+        ]
         headers = pa.array(given, HEADERS)
         names, sizes = pa.array(["a", "b", "c", "d", "e"]), pa.array([1, 2, 3, 4, 5])
-        rows = pa.record_batch({"name": names, "size": sizes, "content": contents, "headers": headers})
+        rows = pa.record_batch(
+            {"name": names, "size": sizes, "content": contents, "headers": headers}
+        )
         found = list(object_rows(rows, self.COLUMNS, 5))
         assert [(row.number, row.name, bytes(row.content)) for row in found] == [
             (5, "a", b"ab"),
@@ -155,7 +176,13 @@ class TestRows:
             (8, "d", b"cde"),
             (9, "e", b"f"),
         ]
-        assert [row.headers for row in found] == [{"A": ("1",), "ü: \r\n": ("2", ""), "e": ()}, {}, {}, {}, {}]
+        assert [row.headers for row in found] == [
+            {"A": ("1",), "ü: \r\n": ("2", ""), "e": ()},
+            {},
+            {},
+            {},
+            {},
+        ]
         assert [row.problem for row in found] == [
             None,
             "column content is null: an object without bytes is empty, not null",
@@ -165,17 +192,22 @@ class TestRows:
         ]
         assert found[0].content.obj is found[3].content.obj
 
-    @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
+    @pytest.mark.parametrize(
+        "kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str
+    )
     def test_reads_any_kind_of_text_and_slices(self, kind: pa.DataType) -> None:
         values = pa.array(["x", "é", "", "z"]).cast(kind)
         rows = pa.record_batch({"content": values, "name": pa.array(["a", "b/c", "d", "e"])})
         columns = ObjectColumns.check([("content", "string"), ("name", "string")])
-        found = [(row.name, bytes(row.content)) for row in object_rows(rows.slice(1, 2), columns, 1)]
+        found = [
+            (row.name, bytes(row.content)) for row in object_rows(rows.slice(1, 2), columns, 1)
+        ]
         assert found == [("b/c", "é".encode()), ("d", b"")]
         assert list(object_rows(rows.slice(4), columns, 1)) == []
 
     @pytest.mark.parametrize(
-        ("name", "said"), [(None, "name is null"), ("", "name is empty"), ("é" * 1025, "its name has 2050 bytes")]
+        ("name", "said"),
+        [(None, "name is null"), ("", "name is empty"), ("é" * 1025, "its name has 2050 bytes")],
     )
     def test_refuses_names(self, name: str | None, said: str) -> None:
         columns = ObjectColumns.check([("name", "string"), ("content", "binary")])
@@ -198,8 +230,13 @@ class TestRows:
             batch(name=texts, content=[b"x"] * 2),
             batch(name=["b", "a"], content=[b"x"] * 2, headers=headers),
         ):
-            problems = [row.problem for row in object_rows(rows, ObjectColumns(tuple(rows.schema.names)), 1)]
-            assert sorted(map(str, problems)) == ["None", "its name, or one of its headers, is not UTF-8"]
+            problems = [
+                row.problem for row in object_rows(rows, ObjectColumns(tuple(rows.schema.names)), 1)
+            ]
+            assert sorted(map(str, problems)) == [
+                "None",
+                "its name, or one of its headers, is not UTF-8",
+            ]
 
 
 # -- what others read --
@@ -227,7 +264,12 @@ class TestReaders:
             await store.delete("deleted")
 
         bucket.nats(prepare)
-        link = {"name": "link", "bucket": bucket.bucket, "nuid": "", "options": {"link": {"bucket": "x", "name": "y"}}}
+        link = {
+            "name": "link",
+            "bucket": bucket.bucket,
+            "nuid": "",
+            "options": {"link": {"bucket": "x", "name": "y"}},
+        }
         for name, body in (("link", json.dumps(link).encode()), ("broken meta", b"{")):
             bucket.send(Message(meta_subject(bucket.bucket, name), body))
         names = ("other client", "deleted", "empty", "link", "broken meta", "new")
@@ -263,13 +305,23 @@ class TestRefusals:
             ({"sealed": True}, "is sealed and takes no more objects"),
             ({"no_ack": True}, "has no_ack set"),
             ({"deny_purge": True, "allow_rollup_hdrs": False}, "has deny_purge set"),
-            ({"subjects": ["$O.nothing.>"]}, r"is no Object Store bucket: stream OBJ_\w+ captures \$O\.nothing\.>"),
-            ({"subjects": [], "mirror": {"name": "KEPT"}}, "is a mirror, which nobody can write to"),
+            (
+                {"subjects": ["$O.nothing.>"]},
+                r"is no Object Store bucket: stream OBJ_\w+ captures \$O\.nothing\.>",
+            ),
+            (
+                {"subjects": [], "mirror": {"name": "KEPT"}},
+                "is a mirror, which nobody can write to",
+            ),
         ],
     )
-    def test_a_bucket_that_takes_nothing(self, make: Make, config: dict[str, Any], said: str) -> None:
+    def test_a_bucket_that_takes_nothing(
+        self, make: Make, config: dict[str, Any], said: str
+    ) -> None:
         made = make(**config)
-        with pytest.raises(OptionError, match=f"option objectBucket: {made.bucket} {said}") as raised:
+        with pytest.raises(
+            OptionError, match=f"option objectBucket: {made.bucket} {said}"
+        ) as raised:
             made.sink().started()
         assert raised.value.option == "objectBucket"
 
@@ -279,7 +331,8 @@ class TestRefusals:
         with pytest.raises(StreamNotFound, match=f"^{said}$"):
             bucket.sink(objectBucket="nowhere").started()
         with pytest.raises(
-            StreamNotFound, match=rf"^row 1 of partition 0, object 'a' of bucket nowhere: {said}; 0 obj"
+            StreamNotFound,
+            match=rf"^row 1 of partition 0, object 'a' of bucket nowhere: {said}; 0 obj",
         ):
             bucket.write(("a", b"x"), objectBucket="nowhere")
 
@@ -317,21 +370,30 @@ class TestRefusals:
             made.sink().write([long])
         made.check()
         made.update(max_msg_size=30)
-        with pytest.raises(RowRefused, match=r"takes messages of so few bytes .*max_msg_size 30\) that no chunk fits"):
+        with pytest.raises(
+            RowRefused,
+            match=r"takes messages of so few bytes .*max_msg_size 30\) that no chunk fits",
+        ):
             made.write(("c", b"x"))
 
-    @pytest.mark.parametrize("limits", [{"max_msgs_per_subject": 2}, {"max_bytes": 4 * CHUNK, "discard": "old"}])
+    @pytest.mark.parametrize(
+        "limits", [{"max_msgs_per_subject": 2}, {"max_bytes": 4 * CHUNK, "discard": "old"}]
+    )
     def test_a_stream_that_removes_chunks(self, make: Make, limits: dict[str, Any]) -> None:
         """It acknowledges all of them. What was there before is not replaced by a part of an object."""
         made = make(**limits)
         made.write(("a", content("a", 1, CHUNK)))
-        with pytest.raises(RowRefused, match=r"object 'a' .*: stream OBJ_\w+ has not kept its first chunk: a limit"):
+        with pytest.raises(
+            RowRefused, match=r"object 'a' .*: stream OBJ_\w+ has not kept its first chunk: a limit"
+        ):
             made.write(("a", content("a", 2, 5 * CHUNK)), maxRetries=1)
         if "max_bytes" not in limits:  # which takes the old object as well
             assert made.contents() == {"a": content("a", 1, CHUNK)}
             made.check()
 
-    def test_a_server_with_small_payloads(self, nats_server_factory: Callable[..., NatsServer], make: Make) -> None:
+    def test_a_server_with_small_payloads(
+        self, nats_server_factory: Callable[..., NatsServer], make: Make
+    ) -> None:
         made = make(url=nats_server_factory(max_payload=4096).url)
         data = content("a", 1, 100_000)
         made.write(("a", data))
@@ -341,16 +403,24 @@ class TestRefusals:
             made.sink().write([long])
         made.check()
 
-    def test_missing_permissions(self, nats_server_factory: Callable[..., NatsServer], make: Make) -> None:
+    def test_missing_permissions(
+        self, nats_server_factory: Callable[..., NatsServer], make: Make
+    ) -> None:
         denied = {
             "nochunks": ("$O.P.C.>", r"\$O\.P\.C\.spark-jetstream-\w+"),
             "nometa": ("$O.P.M.>", r"\$O\.P\.M\.YQ=="),
             "noget": ("$JS.API.STREAM.MSG.GET.>", r"\$JS\.API\.STREAM\.MSG\.GET\.OBJ_P"),
             "nopurge": ("$JS.API.STREAM.PURGE.>", r"\$JS\.API\.STREAM\.PURGE\.OBJ_P"),
         }
-        allowed = {user: {"allow": [">"], "deny": [subject]} for user, (subject, _) in denied.items()}
+        allowed = {
+            user: {"allow": [">"], "deny": [subject]} for user, (subject, _) in denied.items()
+        }
         # Who may not see the stream can write to it all the same.
-        blind = {"blind": {"allow": ["$O.P.>", "$JS.API.STREAM.MSG.GET.OBJ_P", "$JS.API.STREAM.PURGE.OBJ_P"]}}
+        blind = {
+            "blind": {
+                "allow": ["$O.P.>", "$JS.API.STREAM.MSG.GET.OBJ_P", "$JS.API.STREAM.PURGE.OBJ_P"]
+            }
+        }
         users = "\n".join(
             f'{{ user: {user}, password: "{PASSWORD}", permissions: {{ publish: {json.dumps(publish)}, '
             'subscribe: ["_INBOX.>"] } }'
@@ -362,7 +432,9 @@ class TestRefusals:
         made = make("P", url.replace("//", ANN))
         for user, (_, said) in denied.items():
             login = {"servers": url, "user": user, "password": PASSWORD}
-            with pytest.raises(PermissionDenied, match=rf"the account may not publish to {said}; 0 objects") as raised:
+            with pytest.raises(
+                PermissionDenied, match=rf"the account may not publish to {said}; 0 objects"
+            ) as raised:
                 made.write(("a", b"x"), **login)
             assert re.fullmatch(said, raised.value.subject or "")
             if user != "nopurge":
@@ -377,7 +449,10 @@ class TestRefusals:
         """Another stream has the subjects of the bucket: it must not take what is meant for the bucket."""
         made = make(subjects=["$O.nothing.>"])
         other = stream(subjects=[f"$O.{made.bucket}.>"], storage="memory")
-        with pytest.raises(RowRefused, match=r"\(error 10060\): the subjects of the bucket belong to another stream"):
+        with pytest.raises(
+            RowRefused,
+            match=r"\(error 10060\): the subjects of the bucket belong to another stream",
+        ):
             made.write(("a", b"x"))
         assert other.state()["messages"] == 0
 
@@ -387,12 +462,19 @@ class TestRefusals:
 
 @contextmanager
 def standing_still(
-    bucket: Bucket, proxy: WireProxy, passing: int, *objects: tuple[str, Any], cut: bool = True, **given: Any
+    bucket: Bucket,
+    proxy: WireProxy,
+    passing: int,
+    *objects: tuple[str, Any],
+    cut: bool = True,
+    **given: Any,
 ) -> Iterator[None]:
     """While this lasts a write has lost an answer, after those that pass. Then it goes on, and stores everything."""
     acks = Acks(proxy, passing)
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(bucket.write, *objects, servers=proxy.url, **{"ackTimeout": "60s", **given})
+        writing = pool.submit(
+            bucket.write, *objects, servers=proxy.url, **{"ackTimeout": "60s", **given}
+        )
         assert acks.lost.wait(60)
         yield
         acks.end()
@@ -422,15 +504,21 @@ class TestWire:
 
     @pytest.mark.parametrize("passing", [0, 3, 6], ids=["note", "chunk", "meta message"])
     @pytest.mark.parametrize("trouble", ["cut", "silence"])
-    def test_an_answer_that_is_lost(self, bucket: Bucket, proxy: WireProxy, passing: int, trouble: str) -> None:
+    def test_an_answer_that_is_lost(
+        self, bucket: Bucket, proxy: WireProxy, passing: int, trouble: str
+    ) -> None:
         bucket.write(("a", content("a", 1, 3 * CHUNK)))
         cut, timeout = trouble == "cut", "60s" if trouble == "cut" else "1s"
-        with standing_still(bucket, proxy, passing, ("a", content("a", 2, 5 * CHUNK)), cut=cut, ackTimeout=timeout):
+        with standing_still(
+            bucket, proxy, passing, ("a", content("a", 2, 5 * CHUNK)), cut=cut, ackTimeout=timeout
+        ):
             pass
         assert bucket.meta("a")["chunks"] == 5
 
     @pytest.mark.full
-    def test_a_server_that_is_killed(self, nats_server_factory: Callable[..., NatsServer], make: Make) -> None:
+    def test_a_server_that_is_killed(
+        self, nats_server_factory: Callable[..., NatsServer], make: Make
+    ) -> None:
         server = nats_server_factory()
         made = make(url=server.url, storage="file")
         objects = [(f"o{index}", content(f"o{index}", 1, 4 * CHUNK)) for index in range(6)]
@@ -447,7 +535,9 @@ class TestWire:
         with standing_still(bucket, proxy, 6, ("a", content("a", 1, 5 * CHUNK))):
             bucket.purge()
 
-    def test_a_refusal_of_what_may_be_stored_already(self, bucket: Bucket, proxy: WireProxy) -> None:
+    def test_a_refusal_of_what_may_be_stored_already(
+        self, bucket: Bucket, proxy: WireProxy
+    ) -> None:
         """The meta message has no answer, and is not seen; sent again it is refused for a reason of another kind."""
         hidden, refused = threading.Event(), threading.Event()
         left = 7  # the note's, five chunks', its own
@@ -459,10 +549,16 @@ class TestWire:
                 return frame if left else b""
             if not left and not hidden.is_set() and b"stream_msg_get_response" in frame:
                 hidden.set()
-                return answer(frame, b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}')
+                return answer(
+                    frame,
+                    b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}',
+                )
             if hidden.is_set() and not refused.is_set() and b'"err_code":10071' in frame:
                 refused.set()
-                return answer(frame, b'{"error":{"code":503,"err_code":10047,"description":"insufficient storage"}}')
+                return answer(
+                    frame,
+                    b'{"error":{"code":503,"err_code":10047,"description":"insufficient storage"}}',
+                )
             return frame
 
         proxy.drop(confuse)
@@ -483,7 +579,9 @@ class TestWire:
             if left:
                 return frame
             left = -1
-            return re.sub(rb'"seq": ?\d+', lambda found: b'"seq":' + b"1".rjust(len(found[0]) - 6), frame)
+            return re.sub(
+                rb'"seq": ?\d+', lambda found: b'"seq":' + b"1".rjust(len(found[0]) - 6), frame
+            )
 
         proxy.drop(early)
         data = content("a", 1, 5 * CHUNK)
@@ -524,7 +622,12 @@ class TestWire:
             match=r"no acknowledgement within 0.3 s \(option ackTimeout\), also after 1 retries \(option maxRetries\): "
             r"stream OBJ_\w+ ",
         ):
-            bucket.write(("a", content("a", 1, 2 * CHUNK)), servers=proxy.url, ackTimeout="300ms", maxRetries=1)
+            bucket.write(
+                ("a", content("a", 1, 2 * CHUNK)),
+                servers=proxy.url,
+                ackTimeout="300ms",
+                maxRetries=1,
+            )
         proxy.drop(None)
         assert bucket.contents()["a"] == b"old"
         bucket.write(("a", b"new"))
@@ -537,7 +640,8 @@ class TestWire:
             yield batch(name=["b"], content=[b"x"])
 
         with pytest.raises(
-            StreamNotFound, match=r"^row 2 of .*there is no Object Store bucket .*; 1 object of the task is stored"
+            StreamNotFound,
+            match=r"^row 2 of .*there is no Object Store bucket .*; 1 object of the task is stored",
         ):
             bucket.sink().write(rows())
 
@@ -553,7 +657,10 @@ class TestTogether:
 
         def attempt(number: int) -> TaskReport:
             together.wait(60)
-            objects = [(f"o{index % 3}", content(f"o{index % 3}", number, 6 * CHUNK)) for index in range(count)]
+            objects = [
+                (f"o{index % 3}", content(f"o{index % 3}", number, 6 * CHUNK))
+                for index in range(count)
+            ]
             # Options that differ give each attempt a connection of its own, as processes have.
             return bucket.write(*objects, connectTimeout=f"{3 + number}s", maxRetries=1000)
 
@@ -565,7 +672,9 @@ class TestTogether:
         bucket.check()
 
     @pytest.mark.parametrize("client", ["another attempt", "nats-py"])
-    def test_another_stores_the_object_meanwhile(self, bucket: Bucket, proxy: WireProxy, client: str) -> None:
+    def test_another_stores_the_object_meanwhile(
+        self, bucket: Bucket, proxy: WireProxy, client: str
+    ) -> None:
         """The attempt has all its chunks then, and the other one may take them away; then it begins anew."""
         bucket.write(("a", content("a", 1, 3 * CHUNK)))
         # The note's answer and those of four of five chunks pass.
@@ -597,7 +706,11 @@ class TestKills:
             bucket.nats(put)
         moments = json.loads(run_apart(options=bucket.options, names="n", size=size))
         # The note, three chunks and the meta message. What is asked: the object, limits, removal of note and chunks.
-        sends = [f"{when} publish {number}" for number in range(1, 6) for when in ("before", "after", "received")]
+        sends = [
+            f"{when} publish {number}"
+            for number in range(1, 6)
+            for when in ("before", "after", "received")
+        ]
         assert [each for each in moments if " publish " in each] == sends
         asked = [each for each in moments if "STREAM.PURGE" in each]
         assert len(asked) == 2 * (1 if before == "nothing" else 2)
@@ -611,20 +724,26 @@ class TestKills:
         assert set(states) == {-1 if before == "nothing" else 0, 1}
         bucket.write(*((name, content(name, 2, size)) for name in killed))
         found = bucket.contents()
-        assert {name: found[name] for name in killed} == {name: content(name, 2, size) for name in killed}
+        assert {name: found[name] for name in killed} == {
+            name: content(name, 2, size) for name in killed
+        }
         bucket.check()
 
 
 # -- domains --
 
 
-def test_a_server_whose_mirrors_stop_at_the_name_of_a_stream(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_whose_mirrors_stop_at_the_name_of_a_stream(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Messages do not name it then: their acknowledgements alone tell which stream has stored them."""
     for version, named in (((2, 11, 6), True), ((2, 11, 5), False)):
         monkeypatch.setattr(Connection, "server_version", version)
         bucket.purge()
         bucket.write(("a", bytes(2 * CHUNK)))
-        assert {b"\r\nNats-Expected-Stream: " in message.block for message in seen(bucket)} == {named}
+        assert {b"\r\nNats-Expected-Stream: " in message.block for message in seen(bucket)} == {
+            named
+        }
         assert bucket.contents() == {"a": bytes(2 * CHUNK)}
 
 
@@ -663,7 +782,10 @@ def test_a_bucket_of_another_account(
     if not imported:
         # What is published goes to a bucket of the account's own.
         make("P", url.replace("//", f"//bob:{PASSWORD}@"))
-        with pytest.raises(RowRefused, match=r"C\.spark-jetstream-\w+ is stored elsewhere than where option apiPrefix"):
+        with pytest.raises(
+            RowRefused,
+            match=r"C\.spark-jetstream-\w+ is stored elsewhere than where option apiPrefix",
+        ):
             made.write(("a", b"2"), apiPrefix="JSA.API", **bob)
         assert made.contents() == {"x": b"1"}
         return

@@ -31,7 +31,13 @@ MEANINGS: list[tuple[int, int, str, Outcome, str]] = [
     (412, 0, "Required Api Level", Outcome.FAIL, "status 412 Required Api Level"),
     (400, 10070, "wrong last msg ID: x", Outcome.REFUSED, "wrong last msg ID: x"),
     (400, 10071, "wrong last sequence: 3", Outcome.LOOK, "column expected_last_subject_sequence"),
-    (503, 10077, "maximum messages per subject exceeded", Outcome.LOOK, "raise the stream's max_msgs_per_subject"),
+    (
+        503,
+        10077,
+        "maximum messages per subject exceeded",
+        Outcome.LOOK,
+        "raise the stream's max_msgs_per_subject",
+    ),
     (503, 10077, "maximum messages exceeded", Outcome.RETRY, "the stream is full and discards wha"),
     (503, 10077, "maximum bytes exceeded", Outcome.RETRY, "the stream is full and discards what i"),
     (503, 10077, "message too large", Outcome.REFUSED, "keeps no message of more than 32 MiB: mak"),
@@ -71,16 +77,40 @@ MEANINGS: list[tuple[int, int, str, Outcome, str]] = [
     (400, 10223, "message schedules time zone is invalid", Outcome.REFUSED, "time zone is invalid"),
     (400, 10227, "message stream source header is not allowed", Outcome.REFUSED, "is not allowed"),
     (400, 10164, "wrong last sequence", Outcome.RETRY, "wrong last sequence"),
-    (403, 10111, "rollup not permitted", Outcome.REFUSED, "set allow_rollup_hdrs on the stream, or drop column"),
-    (400, 10188, "message schedules is disabled", Outcome.REFUSED, "set allow_msg_schedules on the stream, or drop"),
-    (503, 10008, "JetStream system temporarily unavailable", Outcome.RETRY, "temporarily unavailable"),
+    (
+        403,
+        10111,
+        "rollup not permitted",
+        Outcome.REFUSED,
+        "set allow_rollup_hdrs on the stream, or drop column",
+    ),
+    (
+        400,
+        10188,
+        "message schedules is disabled",
+        Outcome.REFUSED,
+        "set allow_msg_schedules on the stream, or drop",
+    ),
+    (
+        503,
+        10008,
+        "JetStream system temporarily unavailable",
+        Outcome.RETRY,
+        "temporarily unavailable",
+    ),
     (503, 10118, "stream is offline", Outcome.RETRY, "stream is offline"),
     (409, 10158, "expected last msg ID in process", Outcome.RETRY, "in process"),
     (500, 10047, "insufficient storage resources available", Outcome.RETRY, "raise the limits"),
     (400, 10002, "resource limits exceeded for account", Outcome.RETRY, "raise the limits"),
     (503, 10039, "JetStream not enabled for account", Outcome.FAIL, "not enabled"),
     (400, 10170, "message counter has payload", Outcome.REFUSED, "leave column data null"),
-    (400, 10171, "message counter increment is invalid", Outcome.REFUSED, "column incr takes an integer, and allows"),
+    (
+        400,
+        10171,
+        "message counter increment is invalid",
+        Outcome.REFUSED,
+        "column incr takes an integer, and allows",
+    ),
     (400, 19999, "new in 3.0", Outcome.FAIL, "new in 3.0"),
 ]
 
@@ -115,7 +145,9 @@ def letters_of(
     assert not letters.faults
     frames = encode(letters, ids, None, inbox=INBOX, first_number=1)
     assert (frames.size <= max_payload).all()
-    assert (frames.size - np.array([len(data) for data in letters.data.to_pylist()]) <= 65_535).all()
+    assert (
+        frames.size - np.array([len(data) for data in letters.data.to_pylist()]) <= 65_535
+    ).all()
     found = []
     for lines in letters.lines.to_pylist():
         headers: dict[str, list[str]] = {}
@@ -127,7 +159,11 @@ def letters_of(
             assert not set(value) & set("\r\n\x00")
             headers.setdefault(name, []).append(value)
         found.append(headers)
-    return found, letters.data.to_pylist(), [None] * len(letters) if ids is None else ids.to_pylist()
+    return (
+        found,
+        letters.data.to_pylist(),
+        [None] * len(letters) if ids is None else ids.to_pylist(),
+    )
 
 
 def test_a_dead_letter_has_the_row_and_what_happened() -> None:
@@ -139,7 +175,9 @@ def test_a_dead_letter_has_the_row_and_what_happened() -> None:
         ttl=[None, "5s"],
         expected_last_subject_sequence=[None, 7],
     )
-    [headers], [data], [letter_id] = letters_of([RefusedRow(some, 1, b"q.1.0.abc", "wrong last sequence: 3", 10071)])
+    [headers], [data], [letter_id] = letters_of(
+        [RefusedRow(some, 1, b"q.1.0.abc", "wrong last sequence: 3", 10071)]
+    )
     assert data == b"payload"
     assert letter_id == b"q.1.0.abc.dead"
     assert headers == {
@@ -166,14 +204,18 @@ def test_a_payload_is_cut_to_what_the_server_takes(size: int, header: int, with_
     assert ("A" in headers) == (header <= 3_000)
     if len(data) < size:
         # No more is cut than has to be.
-        used = len(data) + sum(len(name) + len(value) + 4 for name, values in headers.items() for value in values)
+        used = len(data) + sum(
+            len(name) + len(value) + 4 for name, values in headers.items() for value in values
+        )
         assert used > 8_192 - 100
 
 
 def test_headers_and_ids_that_are_too_large_for_a_server_do_not_stop_the_letter() -> None:
     own_id = "i" * 66_000
     some = read_rows(data=[b"x"], subject=["a"], headers=[[("A", ["x" * 65_500])]], msg_id=[own_id])
-    refused = RefusedRow(some, 0, own_id.encode(), "header size exceeds maximum allowed of 64k", 10097)
+    refused = RefusedRow(
+        some, 0, own_id.encode(), "header size exceeds maximum allowed of 64k", 10097
+    )
     [headers], [data], [letter_id] = letters_of([refused])
     assert "A" not in headers
     assert headers["Dead-Letter-Error-Code"] == ["10097"]
@@ -208,7 +250,9 @@ def test_a_letter_keeps_what_columns_ask_the_server_for() -> None:
     assert some.faults.keys() == {1}
     taken = [some.take(np.array([at])) for at in range(3)]
     letters, *_ = letters_of([RefusedRow(one, 0, None, "why", 0) for one in taken])
-    names = [f"Dead-Letter-{name}" for name in ("Schedule", "Schedule-Target", "Schedule-TTL", "Rollup")]
+    names = [
+        f"Dead-Letter-{name}" for name in ("Schedule", "Schedule-Target", "Schedule-TTL", "Rollup")
+    ]
     assert [[headers.get(name) for name in names] for headers in letters] == [
         [["@hourly"], ["due"], ["5m"], ["sub"]],
         [["@at 9999-01-01T00:00:00Z"], ["a b"], ["9999999999"], ["some"]],
@@ -275,7 +319,11 @@ def test_rows_that_could_not_even_be_sent_make_clean_letters() -> None:
     # Rows that come again in other portions have the same letters.
     table = batch(**BAD_ROWS)
     apart = [read(table.slice(index, 1), first=index + 1) for index in range(6)]
-    assert letters_of([RefusedRow(one, 0, None, one.faults[0], 0) for one in apart]) == (headers, data, ids)
+    assert letters_of([RefusedRow(one, 0, None, one.faults[0], 0) for one in apart]) == (
+        headers,
+        data,
+        ids,
+    )
 
 
 # -- reports --
@@ -288,7 +336,9 @@ REPORTS = [
 
 
 def test_reports_of_tasks_add_up() -> None:
-    assert [TaskReport.from_json(json.loads(json.dumps(report.to_json()))) for report in REPORTS] == REPORTS
+    assert [
+        TaskReport.from_json(json.loads(json.dumps(report.to_json()))) for report in REPORTS
+    ] == REPORTS
     for reports in (REPORTS, reversed(REPORTS)):
         whole = BatchReport(reports)
         assert whole.streams == {"S": (2, 900), "T": (1, 3)}

@@ -111,7 +111,9 @@ class Window:
 
 class TestWindow:
     @pytest.mark.parametrize("max_in_flight", [1, 3, 64])
-    def test_bounds_the_rows_under_way(self, proxy: WireProxy, target: Stream, max_in_flight: int) -> None:
+    def test_bounds_the_rows_under_way(
+        self, proxy: WireProxy, target: Stream, max_in_flight: int
+    ) -> None:
         window = Window(proxy, target.subject)
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -160,12 +162,16 @@ class TestCut:
         assert report.streams == {target.name: (1, target.state()["messages"])}
 
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_by_a_server_that_has_too_many_connections(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+    def test_by_a_server_that_has_too_many_connections(
+        self, proxy: WireProxy, target: Stream, delivery: str
+    ) -> None:
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows(f"{target.subject}.a", 0, 500)
             target.wait_for(500)
             stored = b'{"stream":"%s"' % target.name.encode()
-            told = proxy.replace_frames(stored, 1, lambda frame: b"-ERR 'Maximum Connections Exceeded'\r\n")
+            told = proxy.replace_frames(
+                stored, 1, lambda frame: b"-ERR 'Maximum Connections Exceeded'\r\n"
+            )
             yield rows(f"{target.subject}.a", 500, 500)
             assert told.wait(60)
 
@@ -185,7 +191,9 @@ class TestCut:
 
         sink = Sink(proxy.url, delivery=delivery, retryTimeout="500ms", connectTimeout="1s")
         sink.connect(30)
-        with pytest.raises(OutageError, match=r"no answer for 0.5 s \(option retryTimeout\) while writing") as raised:
+        with pytest.raises(
+            OutageError, match=r"no answer for 0.5 s \(option retryTimeout\) while writing"
+        ) as raised:
             sink.write(batches())
         assert counted(raised.value) <= target.state()["messages"]
         proxy.drop(None)
@@ -222,7 +230,9 @@ class TestCut:
         # An answer that a cut overtakes is not counted: never more than what is stored.
         assert counted(raised.value) in (0, 10)
 
-    def test_by_a_server_that_takes_less_than_before(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+    def test_by_a_server_that_takes_less_than_before(
+        self, nats_server_factory: Callable[..., NatsServer]
+    ) -> None:
         server = nats_server_factory()
         create(server.url, "S", storage="file")
         with WireProxy(server.url) as wire:
@@ -237,7 +247,9 @@ class TestCut:
                 server.config = "max_payload: 1000"
                 server.restart()
 
-            with pytest.raises(OutageError, match=r"cannot go on writing: the connection to .* was closed") as raised:
+            with pytest.raises(
+                OutageError, match=r"cannot go on writing: the connection to .* was closed"
+            ) as raised:
                 Sink(wire.url, retryTimeout="10m").write(batches())
         assert counted(raised.value) == 10
 
@@ -267,7 +279,9 @@ class TestCut:
 class TestSilence:
     @never_late
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_of_some_answers_is_made_good(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+    def test_of_some_answers_is_made_good(
+        self, proxy: WireProxy, target: Stream, delivery: str
+    ) -> None:
         proxy.drop_frames(f'{{"stream":"{target.name}"'.encode(), 5)
         sink = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER, stream=target.name)
         report = sink.write([rows(f"{target.subject}.a", 0, 3000)])
@@ -286,7 +300,9 @@ class TestSilence:
             return b"" if len(held) <= 10 else frame + held[len(held) - 11]
 
         proxy.drop(late)
-        report = Sink(proxy.url, ackTimeout=NEVER, delivery="at-least-once").write([rows(f"{target.subject}.a", 0, 10)])
+        report = Sink(proxy.url, ackTimeout=NEVER, delivery="at-least-once").write(
+            [rows(f"{target.subject}.a", 0, 10)]
+        )
         assert len(held) == 20
         assert (report.stored, report.duplicates) == (10, 0)
         assert report.streams[target.name][1] == 20
@@ -294,7 +310,9 @@ class TestSilence:
 
 
 class TestNobodyListens:
-    def test_dead_letters_for_those_rows_alone(self, nats_server: NatsServer, target: Stream) -> None:
+    def test_dead_letters_for_those_rows_alone(
+        self, nats_server: NatsServer, target: Stream
+    ) -> None:
         dead = f"{target.subject}.dead"
         for delivery in LEVELS:
             sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=dead, maxRetries=1)
@@ -302,7 +320,11 @@ class TestNobodyListens:
             report = sink.write([rows(at, 0, 100)], task=WriteTask(delivery, 1, 0))
             assert (report.rows, report.stored, report.dead_letters) == (100, 90, 10)
             assert sorted(numbers(target.url, target.name)) == list(range(100))
-            letters = [message.headers for message in seen(target) if "Dead-Letter-Subject" in message.headers]
+            letters = [
+                message.headers
+                for message in seen(target)
+                if "Dead-Letter-Subject" in message.headers
+            ]
             assert {headers["Dead-Letter-Subject"][0] for headers in letters} == {"nowhere.a"}
             target.purge()
 
@@ -315,18 +337,29 @@ class TestNobodyListens:
         def pass_by(self: publisher_module.Publisher) -> None:
             # `ackTimeout` passes when all rows but these have their answers.
             rows_in_flight = [flight for flight in self._window.portions if flight.portion.main]
-            for flight in rows_in_flight if sum(flight.unanswered for flight in rows_in_flight) == 10 else ():
+            for flight in (
+                rows_in_flight if sum(flight.unanswered for flight in rows_in_flight) == 10 else ()
+            ):
                 flight.sent = -math.inf
             send_due(self)
 
         monkeypatch.setattr(publisher_module.Publisher, "_send_due", pass_by)
-        sink = Sink(nats_server.url, ackTimeout=NEVER, maxRetries=1, deadLetterSubject=f"{target.subject}.dead")
+        sink = Sink(
+            nats_server.url,
+            ackTimeout=NEVER,
+            maxRetries=1,
+            deadLetterSubject=f"{target.subject}.dead",
+        )
         at = lambda number: "nowhere.a" if number % 10 == 3 else f"{target.subject}.a"  # noqa: E731
         with Tap(nats_server.url):
             report = sink.write([rows(at, 0, 100)])
         assert (report.rows, report.stored, report.dead_letters) == (100, 90, 10)
-        letters = [message.headers for message in seen(target) if "Dead-Letter-Subject" in message.headers]
-        assert [headers["Dead-Letter-Reason"] for headers in letters] == [["no stream captures this subject"]] * 10
+        letters = [
+            message.headers for message in seen(target) if "Dead-Letter-Subject" in message.headers
+        ]
+        assert [headers["Dead-Letter-Reason"] for headers in letters] == [
+            ["no stream captures this subject"]
+        ] * 10
 
     def test_a_stream_that_is_made_in_time(self, proxy: WireProxy, stream: MakeStream) -> None:
         refused = proxy.awaiting(b"NATS/1.0 503")
@@ -357,11 +390,15 @@ class TestNobodyListens:
             stream("AGAIN", storage="memory")
             yield rows("again.a", 500, 1)
 
-        report = Sink(proxy.url, maxRetries=1, maxInFlight=500, deadLetterSubject=dead).write(batches())
+        report = Sink(proxy.url, maxRetries=1, maxInFlight=500, deadLetterSubject=dead).write(
+            batches()
+        )
         assert (report.stored, report.dead_letters) == (next(others) - 1000 + 1, 500)
         assert without_leader.is_set()
 
-    def test_an_api_that_does_not_answer_proves_nothing(self, proxy: WireProxy, target: Stream) -> None:
+    def test_an_api_that_does_not_answer_proves_nothing(
+        self, proxy: WireProxy, target: Stream
+    ) -> None:
         """Whether a stream has no leader or does not exist only the API can tell."""
         asked = threading.Event()
 
@@ -372,7 +409,9 @@ class TestNobodyListens:
             return b"" if b"stream_names_response" in frame else frame
 
         proxy.drop(lost)
-        sink = Sink(proxy.url, maxRetries=0, requestTimeout="300ms", retryTimeout="30s", ackTimeout="5s")
+        sink = Sink(
+            proxy.url, maxRetries=0, requestTimeout="300ms", retryTimeout="30s", ackTimeout="5s"
+        )
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(sink.write, [rows(f"{target.subject}.a", 0, 1)])
             assert asked.wait(60)
@@ -386,8 +425,12 @@ class TestNobodyListens:
             linked.wait()
             with Publisher(linked.hub.url) as hub, WireProxy(linked.leaf.url) as proxy:
                 Stream(linked.hub.url, "FAR", hub)
-                with Publisher(linked.leaf.url) as leaf:  # whose server hears a moment later of its subjects
-                    wait_until(lambda: passed_on(leaf, "far.first"), "the leaf node passes messages on")
+                with Publisher(
+                    linked.leaf.url
+                ) as leaf:  # whose server hears a moment later of its subjects
+                    wait_until(
+                        lambda: passed_on(leaf, "far.first"), "the leaf node passes messages on"
+                    )
                 cut = threading.Event()
 
                 def batches() -> Iterator[pa.RecordBatch]:
@@ -399,7 +442,9 @@ class TestNobodyListens:
                     yield rows("far.a", 3, 3)
 
                 with ThreadPoolExecutor(1) as pool:
-                    writing = pool.submit(Sink(proxy.url, maxRetries=0).write, batches(), names=["data", "subject"])
+                    writing = pool.submit(
+                        Sink(proxy.url, maxRetries=0).write, batches(), names=["data", "subject"]
+                    )
                     assert cut.wait(60)
                     asked = proxy.awaiting(b"stream_names_response")
                     writing.add_done_callback(lambda _: asked.set())
@@ -415,7 +460,9 @@ class TestNobodyListens:
             home = cluster.leader_of("S")
             with WireProxy(cluster.urls[home - 1]) as proxy:
                 with Publisher(cluster.urls[home - 1]) as client:
-                    wait_until(lambda: passed_on(client, "in.first"), "the server passes messages on")
+                    wait_until(
+                        lambda: passed_on(client, "in.first"), "the server passes messages on"
+                    )
                 away = threading.Event()
 
                 def batches() -> Iterator[pa.RecordBatch]:
@@ -437,9 +484,15 @@ class TestNobodyListens:
                     cluster.restart(home)
                     assert writing.result().stored == (3 if named else 6)
 
-    def test_the_stream_of_mapped_subjects_comes_back_between_a_refusal_and_the_question(self) -> None:
+    def test_the_stream_of_mapped_subjects_comes_back_between_a_refusal_and_the_question(
+        self,
+    ) -> None:
         """A row that was sent before the stream answered again is sent once more."""
-        with NatsServer(config=MAPPED) as server, Publisher(server.url) as admin, WireProxy(server.url) as proxy:
+        with (
+            NatsServer(config=MAPPED) as server,
+            Publisher(server.url) as admin,
+            WireProxy(server.url) as proxy,
+        ):
             s = Stream(server.url, "S", admin)
             lost = 0
 
@@ -468,14 +521,22 @@ class TestRefusals:
         ],
         ids=["queue full", "store said no", "status 429", "status 503"],
     )
-    def test_that_may_pass(self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]) -> None:
+    def test_that_may_pass(
+        self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
+    ) -> None:
         answers = itertools.count()
-        proxy.drop(lambda frame: answer(frame, *reply) if is_answer(frame) and next(answers) < 20 else frame)
+        proxy.drop(
+            lambda frame: (
+                answer(frame, *reply) if is_answer(frame) and next(answers) < 20 else frame
+            )
+        )
         report = Sink(proxy.url, stream=target.name).write([rows(f"{target.subject}.a", 0, 100)])
         assert (report.stored, report.duplicates) == (100, 20)
         assert numbers(target.url, target.name) == list(range(100))
 
-    @pytest.mark.parametrize("reply", [(error(10167, 429), b""), (b"", b"NATS/1.0 429 Too Many Requests\r\n\r\n")])
+    @pytest.mark.parametrize(
+        "reply", [(error(10167, 429), b""), (b"", b"NATS/1.0 429 Too Many Requests\r\n\r\n")]
+    )
     def test_of_a_full_queue_are_no_failure_while_rows_are_stored(
         self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
     ) -> None:
@@ -493,15 +554,24 @@ class TestRefusals:
         assert (report.stored, left) == (100, [0])
         assert numbers(target.url, target.name) == list(range(100))
 
-    def test_of_a_full_queue_may_last_as_long_as_an_outage(self, proxy: WireProxy, target: Stream) -> None:
+    def test_of_a_full_queue_may_last_as_long_as_an_outage(
+        self, proxy: WireProxy, target: Stream
+    ) -> None:
         proxy.drop(lambda frame: answer(frame, error(10167, 429)) if is_answer(frame) else frame)
-        with pytest.raises(OutageError, match=r"error 10167.* for 0.5 s \(option retryTimeout\); 0 rows"):
-            Sink(proxy.url, maxRetries=2, retryTimeout="500ms").write([rows(f"{target.subject}.a", 0, 100)])
+        with pytest.raises(
+            OutageError, match=r"error 10167.* for 0.5 s \(option retryTimeout\); 0 rows"
+        ):
+            Sink(proxy.url, maxRetries=2, retryTimeout="500ms").write(
+                [rows(f"{target.subject}.a", 0, 100)]
+            )
 
     @pytest.mark.parametrize(
-        ("code", "said"), [(10023, r"also after 2 retries \(option maxRetries\); 0 rows"), (19999, "said no")]
+        ("code", "said"),
+        [(10023, r"also after 2 retries \(option maxRetries\); 0 rows"), (19999, "said no")],
     )
-    def test_that_fail_the_task_have_their_code(self, proxy: WireProxy, target: Stream, code: int, said: str) -> None:
+    def test_that_fail_the_task_have_their_code(
+        self, proxy: WireProxy, target: Stream, code: int, said: str
+    ) -> None:
         proxy.drop(lambda frame: answer(frame, error(code)) if is_answer(frame) else frame)
         with pytest.raises(RowRefused, match=said) as raised:
             Sink(proxy.url, maxRetries=2).write([rows(f"{target.subject}.a", 0, 100)])
@@ -510,7 +580,9 @@ class TestRefusals:
     def test_a_row_stored_by_another_stream(self, proxy: WireProxy, target: Stream) -> None:
         proxy.drop(lambda frame: frame.replace(target.name.encode(), b"Z" * len(target.name)))
         sink = Sink(proxy.url, stream=target.name, maxInFlight=2000)
-        with pytest.raises(RowRefused, match=f"stream Z+ stored it, not {target.name} .option stream.") as raised:
+        with pytest.raises(
+            RowRefused, match=f"stream Z+ stored it, not {target.name} .option stream."
+        ) as raised:
             sink.write([rows(f"{target.subject}.a", 0, 2000)])
         assert counted(raised.value) == 0
 
@@ -523,16 +595,25 @@ def test_a_server_whose_mirrors_stop_at_the_name_of_a_stream(
     for version, named in (((2, 11, 6), 10), ((2, 11, 5), 0)):
         monkeypatch.setattr(Connection, "server_version", version)
         target.purge()
-        assert sink.write([rows(f"{target.subject}.a", 0, 10)], task=WriteTask("q", named, 0)).stored == 10
-        assert sum(b"\r\nNats-Expected-Stream: " in message.block for message in seen(target)) == named
-    with pytest.raises(RowRefused, match=f"stream {other.name} stored it, not {target.name} .option stream."):
+        assert (
+            sink.write([rows(f"{target.subject}.a", 0, 10)], task=WriteTask("q", named, 0)).stored
+            == 10
+        )
+        assert (
+            sum(b"\r\nNats-Expected-Stream: " in message.block for message in seen(target)) == named
+        )
+    with pytest.raises(
+        RowRefused, match=f"stream {other.name} stored it, not {target.name} .option stream."
+    ):
         sink.write([rows(f"{other.subject}.a", 0, 10)])
 
 
 class TestSharedReply:
     """Rows share a reply subject once all answers named one stream; these answers only count."""
 
-    FEW: ClassVar[dict[str, Any]] = {"maxInFlight": 400}  # portions of 200 rows, of which the first three do not share
+    FEW: ClassVar[dict[str, Any]] = {
+        "maxInFlight": 400
+    }  # portions of 200 rows, of which the first three do not share
 
     @staticmethod
     def replies(proxy: WireProxy, subject: str) -> list[bytes]:
@@ -541,10 +622,16 @@ class TestSharedReply:
         return [reply for reply in found if reply.rpartition(b".")[2].isdigit()]
 
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_few_reply_subjects_for_many_rows(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+    def test_few_reply_subjects_for_many_rows(
+        self, proxy: WireProxy, target: Stream, delivery: str
+    ) -> None:
         sink = Sink(proxy.url, delivery=delivery, **self.FEW)
         report = sink.write([rows(f"{target.subject}.a", 0, 4000)])
-        assert (report.stored, report.duplicates, report.streams) == (4000, 0, {target.name: (1, 4000)})
+        assert (report.stored, report.duplicates, report.streams) == (
+            4000,
+            0,
+            {target.name: (1, 4000)},
+        )
         assert numbers(target.url, target.name) == list(range(4000))
         sent = self.replies(proxy, target.subject)
         assert (len(sent), len(set(sent[:200])), len(set(sent[600:])) <= 3) == (4000, 200, True)
@@ -557,27 +644,44 @@ class TestSharedReply:
         dead = f"{target.subject}.dead"
         sink = Sink(proxy.url, delivery=delivery, deadLetterSubject=dead, **self.FEW)
         # Each row twice: one of two equal rows is as good as the other.
-        data = [payload(0, 400) if number == 700 else payload(number // 2 * 2) for number in range(2000)]
+        data = [
+            payload(0, 400) if number == 700 else payload(number // 2 * 2) for number in range(2000)
+        ]
         report = sink.write([batch(data=data, subject=[f"{small.subject}.a"] * 2000)])
-        assert (report.rows, report.stored, report.duplicates, report.dead_letters) == (2000, 1999, 0, 1)
-        assert sorted(numbers(small.url, small.name)) == [number // 2 * 2 for number in range(2000) if number != 700]
+        assert (report.rows, report.stored, report.duplicates, report.dead_letters) == (
+            2000,
+            1999,
+            0,
+            1,
+        )
+        assert sorted(numbers(small.url, small.name)) == [
+            number // 2 * 2 for number in range(2000) if number != 700
+        ]
         # What comes later does not share any more.
         assert len(set(self.replies(proxy, small.subject)[-200:])) == 200
 
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_one_refused_row_among_others_that_expect_a_sequence(self, target: Stream, delivery: str) -> None:
+    def test_one_refused_row_among_others_that_expect_a_sequence(
+        self, target: Stream, delivery: str
+    ) -> None:
         """The server refuses the copies of those that are stored, which are no rows of an earlier attempt."""
-        sink = Sink(target.url, delivery=delivery, deadLetterSubject=f"{target.subject}.dead", **self.FEW)
+        sink = Sink(
+            target.url, delivery=delivery, deadLetterSubject=f"{target.subject}.dead", **self.FEW
+        )
         subjects = [f"{target.subject}.{number}" for number in range(2000)]
         expected = [7 if number == 700 else 0 for number in range(2000)]
-        report = sink.write([batch(data=[b"x"] * 2000, subject=subjects, expected_last_subject_sequence=expected)])
+        report = sink.write(
+            [batch(data=[b"x"] * 2000, subject=subjects, expected_last_subject_sequence=expected)]
+        )
         assert (report.stored, report.duplicates, report.dead_letters) == (1999, 0, 1)
         assert target.state()["messages"] == 2000
 
     def test_refusals_of_rows_that_nobody_can_read_again(self, stream: MakeStream) -> None:
         """Without ids, and without the permission to look, rows may be stored twice; none is missing."""
         permissions = '{publish: {deny: ["$JS.API.STREAM.MSG.GET.>"]}}'
-        config = f"authorization {{ users: [{{user: w, password: w, permissions: {permissions}}}] }}"
+        config = (
+            f"authorization {{ users: [{{user: w, password: w, permissions: {permissions}}}] }}"
+        )
         with NatsServer(config=config) as server:
             url = server.url.replace("//", "//w:w@")
             create(url, "S", max_msg_size=100)
@@ -600,7 +704,9 @@ class TestSharedReply:
         assert_stored(target.url, target.name, 2000, once=delivery in IDS)
 
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_rows_for_another_stream(self, proxy: WireProxy, target: Stream, stream: MakeStream, delivery: str) -> None:
+    def test_rows_for_another_stream(
+        self, proxy: WireProxy, target: Stream, stream: MakeStream, delivery: str
+    ) -> None:
         other = stream(storage="memory")
         sink = Sink(proxy.url, delivery=delivery, **self.FEW)
 
@@ -614,13 +720,17 @@ class TestSharedReply:
 
     @never_late
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_two_answers_to_some_rows_prove_nothing(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+    def test_two_answers_to_some_rows_prove_nothing(
+        self, proxy: WireProxy, target: Stream, delivery: str
+    ) -> None:
         """A server between two domains lets streams of both store a row, and both answer."""
         lost = b'"seq":1500}'
 
         def twice(frame: bytes) -> bytes:
             if b'"seq":1499}' in frame:
-                return frame + answer(frame, frame.split(b"\r\n")[1].replace(b'","seq"', b'","domain":"hub","seq"'))
+                return frame + answer(
+                    frame, frame.split(b"\r\n")[1].replace(b'","seq"', b'","domain":"hub","seq"')
+                )
             return b"" if lost in frame else frame
 
         proxy.drop(twice)
@@ -668,7 +778,12 @@ class TestExpectedSequence:
     @pytest.mark.parametrize("lost", ["answers", "connection"])
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     def test_rows_that_were_stored_are_known_again(
-        self, proxy: WireProxy, target: Stream, delivery: str, lost: str, request: pytest.FixtureRequest
+        self,
+        proxy: WireProxy,
+        target: Stream,
+        delivery: str,
+        lost: str,
+        request: pytest.FixtureRequest,
     ) -> None:
         """The second try is refused for the first one's sake; each row of the chain follows the one before it."""
         if lost == "answers":
@@ -687,7 +802,9 @@ class TestExpectedSequence:
             if lost == "connection":
                 proxy.cut()
 
-        report = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER).write(batches(), names=EXPECTED)
+        report = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER).write(
+            batches(), names=EXPECTED
+        )
         assert (report.rows, report.stored, report.duplicates) == (20, 20, 20)
         assert report.streams == {target.name: (1, 20)}
         assert numbers(target.url, target.name) == list(range(20))
@@ -699,7 +816,9 @@ class TestExpectedSequence:
         s = stream(storage="memory", subject_transform={"src": ">", "dest": "moved.>"})
         subject = [f"{s.subject}.a"] * 3
         chain = batch(
-            data=[payload(number) for number in range(3)], subject=subject, expected_last_subject_sequence=[0, 1, 2]
+            data=[payload(number) for number in range(3)],
+            subject=subject,
+            expected_last_subject_sequence=[0, 1, 2],
         )
         proxy.drop_frames(f'{{"stream":"{s.name}"'.encode(), 3)
         report = Sink(proxy.url, ackTimeout=NEVER).write([chain])
@@ -707,7 +826,9 @@ class TestExpectedSequence:
         assert [message.subject for message in seen(s)] == [f"moved.{s.subject}.a"] * 3
 
     @never_late
-    def test_a_row_is_known_again_at_a_subject_that_is_not_utf8(self, proxy: WireProxy, target: Stream) -> None:
+    def test_a_row_is_known_again_at_a_subject_that_is_not_utf8(
+        self, proxy: WireProxy, target: Stream
+    ) -> None:
         """Nobody can ask for that in a request, which is JSON."""
         subject = pa.array([target.subject.encode() + b".\xff"], pa.binary()).view(pa.string())
         row = batch(data=[payload(0)], subject=subject, expected_last_subject_sequence=[0])
@@ -723,7 +844,9 @@ class TestExpectedSequence:
         self, proxy: WireProxy, target: Stream, delivery: str, repeat: bool, theirs: bytes
     ) -> None:
         target.send(Message(f"{target.subject}.a", theirs))
-        row = batch(data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0])
+        row = batch(
+            data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0]
+        )
         if repeat:
             proxy.drop_frames(b"wrong last sequence")
         sink = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER)
@@ -736,7 +859,9 @@ class TestExpectedSequence:
         """Another writer's message may be the same in every header; without an id only a second try is one's own."""
         own = ("Nats-Expected-Last-Subject-Sequence", "0")
         target.send(Message(f"{target.subject}.a", payload(0), [own]))
-        row = batch(data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0])
+        row = batch(
+            data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0]
+        )
         with pytest.raises(RowRefused, match=r"wrong last sequence: 1 \(error 10071\)"):
             Sink(target.url, delivery="at-least-once").write([row])
 
@@ -744,7 +869,11 @@ class TestExpectedSequence:
 class TestFullSubject:
     """A stream may refuse what is new at a subject that has all it may have, which can be the row's own first copy."""
 
-    FULL: ClassVar[dict[str, Any]] = {"storage": "memory", "discard": "new", "discard_new_per_subject": True}
+    FULL: ClassVar[dict[str, Any]] = {
+        "storage": "memory",
+        "discard": "new",
+        "discard_new_per_subject": True,
+    }
 
     @never_late
     def test_a_lost_answer(self, proxy: WireProxy, stream: MakeStream) -> None:
@@ -757,7 +886,9 @@ class TestFullSubject:
 
     @pytest.mark.parametrize("named", [True, False])
     @pytest.mark.parametrize("most", [1, 3])
-    def test_an_attempt_that_comes_when_the_ids_are_forgotten(self, stream: MakeStream, most: int, named: bool) -> None:
+    def test_an_attempt_that_comes_when_the_ids_are_forgotten(
+        self, stream: MakeStream, most: int, named: bool
+    ) -> None:
         s = stream(max_msgs_per_subject=most, duplicate_window=SECOND // 10, **self.FULL)
         sink = Sink(s.url, **({"stream": s.name} if named else {}))
         at = lambda number: f"{s.subject}.{number // most}"  # noqa: E731
@@ -772,9 +903,16 @@ class TestFullSubject:
 
 class TestDeadLetters:
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_thousands_at_once(self, nats_server: NatsServer, stream: MakeStream, delivery: str) -> None:
+    def test_thousands_at_once(
+        self, nats_server: NatsServer, stream: MakeStream, delivery: str
+    ) -> None:
         small, dead = stream(storage="memory", max_msg_size=200), stream(storage="memory")
-        sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=f"{dead.subject}.row", stream=small.name)
+        sink = Sink(
+            nats_server.url,
+            delivery=delivery,
+            deadLetterSubject=f"{dead.subject}.row",
+            stream=small.name,
+        )
         data = [payload(number, 400 if number % 2 else 10) for number in range(2000)]
         batches = [batch(data=data, subject=[f"{small.subject}.a"] * 2000)]
         report = sink.write(batches)
@@ -796,12 +934,18 @@ class TestDeadLetters:
             dead.delete()
             yield rows(f"{small.subject}.a", 20, 10, 400)
 
-        sink = Sink(nats_server.url, deadLetterSubject=f"{dead.subject}.row", maxInFlight=10, maxRetries=1)
-        with pytest.raises(RowRefused, match=rf"'{dead.subject}\.row': no stream captures this subject") as raised:
+        sink = Sink(
+            nats_server.url, deadLetterSubject=f"{dead.subject}.row", maxInFlight=10, maxRetries=1
+        )
+        with pytest.raises(
+            RowRefused, match=rf"'{dead.subject}\.row': no stream captures this subject"
+        ) as raised:
             sink.write(batches())
         assert counted(raised.value) == 10 == small.state()["messages"]
 
-    def test_refused_rows_with_the_same_id_for_two_streams(self, nats_server: NatsServer, stream: MakeStream) -> None:
+    def test_refused_rows_with_the_same_id_for_two_streams(
+        self, nats_server: NatsServer, stream: MakeStream
+    ) -> None:
         some, dead = [stream(max_msg_size=100) for _ in range(2)], stream()
         subjects = [f"{each.subject}.a" for each in some]
         refused = [batch(data=[payload(0, 400)] * 2, subject=subjects, msg_id=["mine", "mine"])]
@@ -810,10 +954,14 @@ class TestDeadLetters:
             for _ in range(2):
                 assert sink.write(refused, task=WriteTask(delivery, 1, 0)).dead_letters == 2
                 # Neither another attempt nor another write has other ids.
-                assert sorted(message.headers["Dead-Letter-Subject"][0] for message in seen(dead)) == sorted(subjects)
+                assert sorted(
+                    message.headers["Dead-Letter-Subject"][0] for message in seen(dead)
+                ) == sorted(subjects)
 
     @pytest.mark.parametrize("option", ["stream", "bucket"])
-    def test_an_attempt_that_comes_when_the_ids_are_forgotten(self, stream: MakeStream, option: str) -> None:
+    def test_an_attempt_that_comes_when_the_ids_are_forgotten(
+        self, stream: MakeStream, option: str
+    ) -> None:
         """The stream of the dead letters refuses a second one; that it has the first one is seen there alone."""
         dead = stream(max_msgs_per_subject=1, duplicate_window=SECOND // 10, **TestFullSubject.FULL)
         if option == "stream":
@@ -841,7 +989,9 @@ class TestSharing:
                 for index in range(10):
                     if index == 5:
                         proxy.cut_after(1000)
-                    yield rows(f"{target.subject}.{partition}", 100_000 * partition + 500 * index, 500)
+                    yield rows(
+                        f"{target.subject}.{partition}", 100_000 * partition + 500 * index, 500
+                    )
 
             return sink.write(batches(), task=WriteTask("q", 1, partition)).stored
 
@@ -862,7 +1012,11 @@ class TestSharing:
 
         def subscriptions() -> int:
             connections: list[dict[str, Any]] = server.monitor("/connz?subs=true")["connections"]
-            return sum(int(each["subscriptions"]) for each in connections if each.get("name") == "spark-jetstream")
+            return sum(
+                int(each["subscriptions"])
+                for each in connections
+                if each.get("name") == "spark-jetstream"
+            )
 
         sink.write([rows("left.a", 0, 10)])
         sink.connect(5).api("$JS.API.INFO", b"", context="look")
@@ -874,7 +1028,9 @@ class TestSharing:
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
-def test_a_row_that_is_lost_in_the_sink(target: Stream, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_lost_in_the_sink(
+    target: Stream, delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No such bug is known. If there is one, the task fails, and is not noted as done."""
     send = TaskWriter.send
 

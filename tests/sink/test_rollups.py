@@ -30,12 +30,20 @@ pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
 NOW, LATER = "2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
 SECOND = 1_000_000_000
-SCHEDULES, ROLLUPS = ("data", "subject", "schedule", "schedule_target"), ("data", "subject", "rollup")
+SCHEDULES, ROLLUPS = (
+    ("data", "subject", "schedule", "schedule_target"),
+    ("data", "subject", "rollup"),
+)
 Triples = Sequence[tuple[str, str, str | None]]
 
 
 def made(server: NatsServer, admin: Publisher, **config: Any) -> Stream:
-    wanted = {"storage": "memory", "duplicate_window": SECOND // 4, "allow_msg_schedules": True, **config}
+    wanted = {
+        "storage": "memory",
+        "duplicate_window": SECOND // 4,
+        "allow_msg_schedules": True,
+        **config,
+    }
     return Stream(server.url, "S", admin, **wanted)
 
 
@@ -48,7 +56,11 @@ def sink(url: str, delivery: str, *columns: str, **options: object) -> Sink:
 def rolled(rows: Triples) -> pa.RecordBatch:
     """Rows of payload, last token of the subject, and roll-up."""
     data, tokens, rollup = zip(*rows, strict=True)
-    return batch(data=[text.encode() for text in data], subject=[f"s.{token}" for token in tokens], rollup=rollup)
+    return batch(
+        data=[text.encode() for text in data],
+        subject=[f"s.{token}" for token in tokens],
+        rollup=rollup,
+    )
 
 
 def delayed(rows: Triples) -> pa.RecordBatch:
@@ -56,7 +68,9 @@ def delayed(rows: Triples) -> pa.RecordBatch:
     data, tokens, times = zip(*rows, strict=True)
     subjects = [f"s.wait.{token}" for token in tokens]
     texts = [text.encode() for text in data]
-    return batch(data=texts, subject=subjects, schedule=times, schedule_target=["s.due"] * len(texts))
+    return batch(
+        data=texts, subject=subjects, schedule=times, schedule_target=["s.due"] * len(texts)
+    )
 
 
 def numbered(first: int, count: int, when: str = NOW) -> pa.RecordBatch:
@@ -110,7 +124,9 @@ TURNS: dict[str, tuple[str, str, list[list[int]]]] = {
 
 
 @pytest.mark.parametrize(("subjects", "kinds", "turns"), TURNS.values(), ids=TURNS)
-def test_rows_that_may_be_in_flight_together(subjects: str, kinds: str, turns: list[list[int]]) -> None:
+def test_rows_that_may_be_in_flight_together(
+    subjects: str, kinds: str, turns: list[list[int]]
+) -> None:
     rollup = [{"s": "sub", "A": "all", "-": None}[kind] for kind in kinds]
     rows = read_rows(data=[b"x"] * len(subjects), subject=list(subjects), rollup=rollup)
     assert [turn.tolist() for turn in Rollups(alone=False).turns(rows)] == turns
@@ -118,7 +134,12 @@ def test_rows_that_may_be_in_flight_together(subjects: str, kinds: str, turns: l
         # A schedule is a roll-up of its subject.
         times = [LATER if kind == "s" else None for kind in kinds]
         target = ["due"] * len(subjects)
-        rows = read_rows(data=[b"x"] * len(subjects), subject=list(subjects), schedule=times, schedule_target=target)
+        rows = read_rows(
+            data=[b"x"] * len(subjects),
+            subject=list(subjects),
+            schedule=times,
+            schedule_target=target,
+        )
         assert [turn.tolist() for turn in Rollups(alone=False).turns(rows)] == turns
 
 
@@ -134,7 +155,14 @@ LAST: dict[str, tuple[Triples, Triples]] = {
         [("2", "a", None), ("3", "a", None), ("4", "b", None)],
     ),
     "all": (
-        [("1", "a", None), ("2", "b", "all"), ("3", "a", None), ("4", "c", "all"), ("5", "a", None), ("6", "a", None)],
+        [
+            ("1", "a", None),
+            ("2", "b", "all"),
+            ("3", "a", None),
+            ("4", "c", "all"),
+            ("5", "a", None),
+            ("6", "a", None),
+        ],
         [("4", "c", None), ("5", "a", None), ("6", "a", None)],
     ),
     "all alone": ([("1", "a", "all"), ("2", "b", "all"), ("3", "c", "all")], [("3", "c", None)]),
@@ -152,13 +180,24 @@ def test_a_roll_up_leaves_exactly_what_follows(
 ) -> None:
     """Also when the server has stored one of them without saying so: it is sent again, but before the rows after it."""
     s = made(server, admin, duplicate_window=120 * SECOND)
-    said = json.dumps({"error": {"code": 503, "err_code": 10008, "description": "no leader"}, "seq": 0}).encode()
+    said = json.dumps(
+        {"error": {"code": 503, "err_code": 10008, "description": "no leader"}, "seq": 0}
+    ).encode()
     with WireProxy(server.url) as proxy:
         through = sink(proxy.url, delivery, *ROLLUPS)
         for lost in range(len(rows)):
             s.purge()
             answers = itertools.count()
-            proxy.drop(lambda frame: answer(frame, said) if is_answer(frame) and next(answers) == lost else frame)  # noqa: B023
+
+            def refuse_one(
+                frame: bytes, lost: int = lost, answers: Iterator[int] = answers
+            ) -> bytes:
+                """Replace the answer to the row that is lost."""
+                if is_answer(frame) and next(answers) == lost:
+                    return answer(frame, said)
+                return frame
+
+            proxy.drop(refuse_one)
             task = WriteTask("q", lost, 0)
             for _ in range(2):
                 report = through.write([rolled(rows)], task=task)
@@ -169,7 +208,9 @@ def test_a_roll_up_leaves_exactly_what_follows(
 
 
 @pytest.mark.parametrize("kind", [*LAST, "schedules"])
-def test_a_roll_up_whose_id_the_stream_has_forgotten(server: NatsServer, admin: Publisher, kind: str) -> None:
+def test_a_roll_up_whose_id_the_stream_has_forgotten(
+    server: NatsServer, admin: Publisher, kind: str
+) -> None:
     """It is stored again, and removes rows whose ids the stream still has: these are sent once more.
 
     A further attempt finds what that one has stored.
@@ -185,7 +226,9 @@ def test_a_roll_up_whose_id_the_stream_has_forgotten(server: NatsServer, admin: 
         s.purge()
         task = WriteTask("q", missing, 0)
         through = sink(server.url, "deduplicated", *columns)
-        through.write([make(rows[missing + 1 :])] if rows[missing + 1 :] else [], task=task, names=columns)
+        through.write(
+            [make(rows[missing + 1 :])] if rows[missing + 1 :] else [], task=task, names=columns
+        )
         report = through.write([make(rows)], task=task)
         assert (report.stored, report.duplicates) == (len(rows), len(rows) - missing - 1)
         assert sorted(held(s)) == pairs(left)
@@ -223,7 +266,9 @@ def test_a_delayed_row(server: NatsServer, admin: Publisher) -> None:
 
 
 @pytest.mark.parametrize("delivery", [*full("at-least-once", "deduplicated"), "exactly-once"])
-def test_a_repeated_row_goes_on_when_its_task_runs_again(server: NatsServer, admin: Publisher, delivery: str) -> None:
+def test_a_repeated_row_goes_on_when_its_task_runs_again(
+    server: NatsServer, admin: Publisher, delivery: str
+) -> None:
     s = made(server, admin)
     through = sink(server.url, delivery, *SCHEDULES)
     row = delayed([("beat", "1", "@every 1s")])
@@ -246,7 +291,9 @@ def test_a_pending_row_is_published_once_however_often_it_is_stored(
     for _ in range(3):
         sink(server.url, delivery, *SCHEDULES).write([numbered(0, 10, LATER)])
         forget(admin, "S", "s")
-    assert Counter(held(s)) == Counter((f"s.wait.{number}", f"row {number}".encode()) for number in range(10))
+    assert Counter(held(s)) == Counter(
+        (f"s.wait.{number}", f"row {number}".encode()) for number in range(10)
+    )
 
 
 def test_a_row_that_was_published_is_published_again_outside_of_the_promise(
@@ -268,9 +315,13 @@ def test_a_row_that_was_published_is_published_again_outside_of_the_promise(
 
 
 @pytest.mark.parametrize("delivery", ["deduplicated", "exactly-once"])
-def test_a_thousand_delayed_rows_are_published_once_each(server: NatsServer, admin: Publisher, delivery: str) -> None:
+def test_a_thousand_delayed_rows_are_published_once_each(
+    server: NatsServer, admin: Publisher, delivery: str
+) -> None:
     """A task has ended in the middle: some of its rows are published, some wait, and some were never sent."""
-    s = made(server, admin, duplicate_window=SECOND // 4 if delivery == "exactly-once" else 120 * SECOND)
+    s = made(
+        server, admin, duplicate_window=SECOND // 4 if delivery == "exactly-once" else 120 * SECOND
+    )
     through = sink(server.url, delivery, *SCHEDULES)
     waiting = numbered(300, 300, LATER)
     die(through, numbered(0, 300), waiting)
@@ -288,7 +339,11 @@ def test_a_thousand_delayed_rows_are_published_once_each(server: NatsServer, adm
 
 def fire(admin: Publisher, number: int, message_id: str) -> None:
     """Do what the server does when the time of a row has come."""
-    lines = [("Scheduled-Msg-Id", message_id), ("Nats-Scheduler", f"s.wait.{number}"), ("Nats-Schedule-Next", "purge")]
+    lines = [
+        ("Scheduled-Msg-Id", message_id),
+        ("Nats-Scheduler", f"s.wait.{number}"),
+        ("Nats-Schedule-Next", "purge"),
+    ]
     admin.publish([Message("s.due", f"row {number}".encode(), lines)])
 
 
@@ -318,7 +373,8 @@ def test_a_row_that_is_published_while_the_ledger_looks_for_it(
     report = through.write([numbered(0, 20, LATER)])
     assert (report.stored, report.duplicates) == (20, 10)
     assert sorted(held(s)) == sorted(
-        ("s.due" if number in ids else f"s.wait.{number}", f"row {number}".encode()) for number in range(20)
+        ("s.due" if number in ids else f"s.wait.{number}", f"row {number}".encode())
+        for number in range(20)
     )
 
 
@@ -349,7 +405,9 @@ def test_rows_that_are_published_in_an_outage(server: NatsServer, admin: Publish
     assert Counter(held(s)) == waiting + expected(50, 50)
 
 
-@pytest.mark.parametrize("limit", [{"max_age": 3600 * SECOND}, {"max_msgs": 1000}, {"max_bytes": 1_000_000}])
+@pytest.mark.parametrize(
+    "limit", [{"max_age": 3600 * SECOND}, {"max_msgs": 1000}, {"max_bytes": 1_000_000}]
+)
 def test_a_stream_that_may_have_removed_a_published_row(
     server: NatsServer, admin: Publisher, limit: Mapping[str, int]
 ) -> None:
@@ -358,7 +416,9 @@ def test_a_stream_that_may_have_removed_a_published_row(
     through = sink(server.url, "exactly-once", *SCHEDULES)
     die(through, numbered(0, 10))
     published(s)
-    with pytest.raises(DeliveryError, match="stream S has removed messages from sequence 1 to 10 since partition 0"):
+    with pytest.raises(
+        DeliveryError, match="stream S has removed messages from sequence 1 to 10 since partition 0"
+    ):
         through.write([numbered(0, 10)])
     assert Counter(held(s)) == expected(0, 10)
 
@@ -366,7 +426,9 @@ def test_a_stream_that_may_have_removed_a_published_row(
 # -- what exactly-once refuses, and why --
 
 
-def test_exactly_once_has_one_row_for_each_subject_of_a_schedule(server: NatsServer, admin: Publisher) -> None:
+def test_exactly_once_has_one_row_for_each_subject_of_a_schedule(
+    server: NatsServer, admin: Publisher
+) -> None:
     s = made(server, admin)
     through = sink(server.url, "exactly-once", *SCHEDULES, deadLetterSubject="s.dead")
     rows = [
@@ -385,13 +447,26 @@ def test_exactly_once_has_one_row_for_each_subject_of_a_schedule(server: NatsSer
         ("s.wait.b", b"2"),
         ("s.wait.b", b"3"),
     ]
-    reasons = {message.headers["Dead-Letter-Reason"][0] for message in seen(s) if message.subject == "s.dead"}
+    reasons = {
+        message.headers["Dead-Letter-Reason"][0]
+        for message in seen(s)
+        if message.subject == "s.dead"
+    }
     (reason,) = reasons
-    assert reason.startswith("an earlier row of the task has its subject, and with delivery exactly-once a schedule")
-    assert reason.endswith("give each one its own (column subject), or set delivery to deduplicated")
+    assert reason.startswith(
+        "an earlier row of the task has its subject, and with delivery exactly-once a schedule"
+    )
+    assert reason.endswith(
+        "give each one its own (column subject), or set delivery to deduplicated"
+    )
     # A row that is not stored anyway does not count.
     s.purge()
-    bad = batch(data=[None, b"x"], subject=["s.wait.c"] * 2, schedule=[LATER] * 2, schedule_target=["s.due"] * 2)
+    bad = batch(
+        data=[None, b"x"],
+        subject=["s.wait.c"] * 2,
+        schedule=[LATER] * 2,
+        schedule_target=["s.due"] * 2,
+    )
     report = through.write([bad], task=WriteTask("q", 2, 0))
     assert (report.stored, report.dead_letters) == (1, 1)
 
@@ -409,12 +484,19 @@ def test_exactly_once_refuses_roll_ups(server: NatsServer, admin: Publisher) -> 
     assert held(s) == [("s.before", b""), ("s.a", b"2")]
     forget(admin, "S", "s")
     through.write([rolled(rows)])
-    assert held(s) == [("s.before", b""), ("s.a", b"1"), ("s.b", b"3")]  # row 2, the last one of its subject, is lost
+    assert held(s) == [
+        ("s.before", b""),
+        ("s.a", b"1"),
+        ("s.b", b"3"),
+    ]  # row 2, the last one of its subject, is lost
 
 
 def test_a_schedule_in_a_second_stream_is_refused(server: NatsServer, admin: Publisher) -> None:
     made(server, admin)
     row = batch(data=[b"x"], subject=["s.wait"], schedule=[NOW], schedule_target=["kept"])
-    with pytest.raises(RowRefused, match=r"\(error 10190\): column schedule_target must be another subject of the sam"):
+    with pytest.raises(
+        RowRefused,
+        match=r"\(error 10190\): column schedule_target must be another subject of the sam",
+    ):
         sink(server.url, "deduplicated", *SCHEDULES).write([row])
     assert stored(server.url, "S") == []

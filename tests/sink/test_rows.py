@@ -25,7 +25,10 @@ ROWS, KEYS, OBJECTS = SinkColumns, BucketColumns, ObjectColumns
 
 def fields_of(text: str) -> list[tuple[str, str]]:
     """Pairs of name and type."""
-    return [(name.strip("`"), kind) for name, _, kind in (field.partition(" ") for field in text.split(", "))]
+    return [
+        (name.strip("`"), kind)
+        for name, _, kind in (field.partition(" ") for field in text.split(", "))
+    ]
 
 
 def test_columns_can_be_written_as_the_source_gives_them() -> None:
@@ -37,42 +40,95 @@ def test_columns_can_be_written_as_the_source_gives_them() -> None:
 
 #: Beside those of `test_like_kafka`.
 BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
-    (ROWS, "data binary, subject string, colour string", ['no column "colour"', "make it part of data", "msg_id"]),
-    (ROWS, "data binary, expected_last_subject_sequence string", ["of type string", "must be bigint"]),
-    (ROWS, "data void, subject string", ['"data" is null in every row (type void), but must be binary']),
-    (ROWS, "data binary, subject void", ['"subject" is null in every row (type void), but must be ']),
-    (ROWS, "data binary, subject string, headers map<string,array<int>>", ["map<string,array<int>>"]),
+    (
+        ROWS,
+        "data binary, subject string, colour string",
+        ['no column "colour"', "make it part of data", "msg_id"],
+    ),
+    (
+        ROWS,
+        "data binary, expected_last_subject_sequence string",
+        ["of type string", "must be bigint"],
+    ),
+    (
+        ROWS,
+        "data void, subject string",
+        ['"data" is null in every row (type void), but must be binary'],
+    ),
+    (
+        ROWS,
+        "data binary, subject void",
+        ['"subject" is null in every row (type void), but must be '],
+    ),
+    (
+        ROWS,
+        "data binary, subject string, headers map<string,array<int>>",
+        ["map<string,array<int>>"],
+    ),
     (KEYS, "key void, value binary", ['"key" is null in every row (type void)']),
     (KEYS, "key string, value void", ['"value" is null in every row (type void)']),
     (OBJECTS, "name void, content binary", ['"name" is null in every row (type void)']),
     (OBJECTS, "name string, content void", ['"content" is null in every row (type void)']),
     (ROWS, "data binary, sequence string", ['"sequence" is of type string', "must be bigint"]),
     (ROWS, "data binary, subject string, data binary", ['column "data" twice']),
-    (ROWS, "data binary, subject string, schedule string", ['column "schedule" needs column "schedule_target"']),
-    (ROWS, "data binary, subject string, schedule_target string", ['"schedule_target" needs column "schedule"']),
-    (ROWS, "data binary, subject string, schedule_ttl string", ['"schedule_ttl" needs column "schedule"']),
-    (ROWS, "data binary, subject string, schedule bigint", ["of type bigint", "must be timestamp or string"]),
+    (
+        ROWS,
+        "data binary, subject string, schedule string",
+        ['column "schedule" needs column "schedule_target"'],
+    ),
+    (
+        ROWS,
+        "data binary, subject string, schedule_target string",
+        ['"schedule_target" needs column "schedule"'],
+    ),
+    (
+        ROWS,
+        "data binary, subject string, schedule_ttl string",
+        ['"schedule_ttl" needs column "schedule"'],
+    ),
+    (
+        ROWS,
+        "data binary, subject string, schedule bigint",
+        ["of type bigint", "must be timestamp or string"],
+    ),
     (
         ROWS,
         "data binary, subject string, schedule timestamp_ntz, schedule_target string",
         ["of type timestamp_ntz", "must be timestamp or string (in DDL timestamp_ltz, where "],
     ),
     *(
-        (kind, f"{columns}, {name} string", [f'column "{name}" is for rows that go to subjects: the server allows no'])
-        for kind, columns in ((KEYS, "key string, value binary"), (OBJECTS, "name string, content binary"))
+        (
+            kind,
+            f"{columns}, {name} string",
+            [f'column "{name}" is for rows that go to subjects: the server allows no'],
+        )
+        for kind, columns in (
+            (KEYS, "key string, value binary"),
+            (OBJECTS, "name string, content binary"),
+        )
         for name in ("schedule", "schedule_target", "schedule_ttl", "rollup")
     ),
     (KEYS, "value binary", ['no column "key"']),
-    (KEYS, "key string, value binary, subject string", ['no column "subject"', "columns: key, value, operation"]),
+    (
+        KEYS,
+        "key string, value binary, subject string",
+        ['no column "subject"', "columns: key, value, operation"],
+    ),
     (KEYS, "key string, value bigint", ['"value" is of type bigint', "binary or string"]),
     (OBJECTS, "content binary", ['no column "name"', "option objectBucket"]),
     (OBJECTS, "name string, content array<int>", ['column "content" is of type array<int>']),
-    (OBJECTS, "name string, content binary, length bigint", ["drop it, or make it part of content"]),
+    (
+        OBJECTS,
+        "name string, content binary, length bigint",
+        ["drop it, or make it part of content"],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("kind", "text", "parts"), BAD_COLUMNS)
-def test_other_columns_are_refused_by_name(kind: type[Columns], text: str, parts: list[str]) -> None:
+def test_other_columns_are_refused_by_name(
+    kind: type[Columns], text: str, parts: list[str]
+) -> None:
     with pytest.raises(SchemaError) as caught:
         kind.check(fields_of(text))
     for part in parts:
@@ -116,7 +172,10 @@ def test_a_number_may_have_any_size(kind: str) -> None:
 def test_a_schedule_and_option_subject_do_not_go_together() -> None:
     names = "data binary, schedule timestamp, schedule_target string, subject string"
     assert ROWS.check(fields_of(names)).names[1] == "schedule"
-    with pytest.raises(SchemaError, match="a subject keeps one schedule, so each row would replace the one before it"):
+    with pytest.raises(
+        SchemaError,
+        match="a subject keeps one schedule, so each row would replace the one before it",
+    ):
         ROWS.check(fields_of(names), "orders.delayed")
 
 
@@ -160,7 +219,9 @@ def test_rows_are_the_same_from_all_types_and_slices(types: dict[str, pa.DataTyp
         ttl=["5s", "5s", None, "never", None],
         expected_last_subject_sequence=[-1, 0, None, 2**63 - 1, -1],
     )
-    [joined] = pa.Table.from_batches([table.slice(0, 2), table.slice(2)]).combine_chunks().to_batches()
+    [joined] = (
+        pa.Table.from_batches([table.slice(0, 2), table.slice(2)]).combine_chunks().to_batches()
+    )
     for part in (table.slice(1), joined.slice(1)):
         found = read(part, first=11)
         assert found.number.tolist() == [11, 12, 13, 14]
@@ -267,7 +328,11 @@ def test_each_bad_subject_is_told_and_leaves_the_others_alone() -> None:
         subjects += [bad, GOOD_SUBJECTS[len(subjects) % len(GOOD_SUBJECTS)]]
     subjects += GOOD_SUBJECTS
     found = read_rows(data=[b"x"] * len(subjects), subject=subjects)
-    expected = {index: reason for index, reason in enumerate(map(BAD_SUBJECTS.get, map(str, subjects))) if reason}
+    expected = {
+        index: reason
+        for index, reason in enumerate(map(BAD_SUBJECTS.get, map(str, subjects)))
+        if reason
+    }
     expected[subjects.index(None)] = "column subject is null"
     assert found.faults.keys() == expected.keys()
     for index, reason in expected.items():
@@ -288,7 +353,9 @@ def test_a_bad_subject_is_shown_in_part() -> None:
 def test_text_that_is_not_utf8_is_published_as_it_is(subject: bytes) -> None:
     # A server takes it; a Spark string can hold it (a cast from binary).
     text = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(np.array([0, len(subject)], np.int32)), pa.py_buffer(subject)]
+        pa.string(),
+        1,
+        [None, pa.py_buffer(np.array([0, len(subject)], np.int32)), pa.py_buffer(subject)],
     )
     headers = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), text, text)
     found = read(batch(data=[b"x"], subject=text, headers=headers, msg_id=text, ttl=text))
@@ -328,7 +395,9 @@ HEADER_CASES: dict[str, tuple[Map, bytes, str | None]] = {
 
 def as_strings(case: Map) -> list[tuple[str, str | None]] | None:
     """The same map with strings for values, as long as there is one value for each name."""
-    return None if case is None else [(name, value) for name, values in case for value in values or []]
+    return (
+        None if case is None else [(name, value) for name, values in case for value in values or []]
+    )
 
 
 @pytest.mark.parametrize("around", [0, 3])
@@ -352,7 +421,10 @@ def test_the_entries_of_a_null_map_are_not_published(values: pa.DataType) -> Non
     some = ["1", "2", "3"] if values == pa.string() else [["1"], ["2"], ["3"]]
     items = pa.array(some, values)
     headers = pa.MapArray.from_arrays(
-        pa.array([0, 1, 2, 3], pa.int32()), pa.array(["A", "", "C"]), items, mask=pa.array([False, True, False])
+        pa.array([0, 1, 2, 3], pa.int32()),
+        pa.array(["A", "", "C"]),
+        items,
+        mask=pa.array([False, True, False]),
     )
     assert len(headers.keys) == 3
     found = read(batch(data=[b"x"] * 3, headers=headers), "a")
@@ -378,7 +450,9 @@ NEAR_MISSES = [
 
 
 @pytest.mark.parametrize(("names", "kept"), [(SERVER_HEADERS, False), (NEAR_MISSES, True)])
-def test_only_headers_that_are_the_servers_business_are_left_out(names: list[str], kept: bool) -> None:
+def test_only_headers_that_are_the_servers_business_are_left_out(
+    names: list[str], kept: bool
+) -> None:
     listed = [[("A", ["1"]), (name, ["2", "3"]), ("B", ["4"])] for name in names]
     found = read_rows("a", data=[b""] * len(names), headers=listed)
     between = [f"{name}: 2\r\n{name}: 3\r\n".encode() if kept else b"" for name in names]
@@ -399,7 +473,9 @@ def test_the_first_row_of_each_header_that_is_left_out() -> None:
     assert read_rows("a", data=[b""]).left_out == {}
 
 
-NAMES = st.sampled_from(["A", "B", "Nats-TTL", "Nats-Foo", "", "a:b", " ", "x\n", "Status", "größe"])
+NAMES = st.sampled_from(
+    ["A", "B", "Nats-TTL", "Nats-Foo", "", "a:b", " ", "x\n", "Status", "größe"]
+)
 VALUES = st.sampled_from(["", "1", "a: b", None, "x\r\ny", "\n", "日本"])
 MAPS = st.none() | st.lists(st.tuples(NAMES, st.none() | st.lists(VALUES, max_size=3)), max_size=4)
 
@@ -427,7 +503,9 @@ def test_a_value_that_is_no_header_is_a_fault_and_left_out(column: str) -> None:
         assert found.msg_id is not None
         assert found.msg_id.to_pylist() == kept
     else:
-        name = {"ttl": b"Nats-TTL", "schedule_ttl": b"Nats-Schedule-TTL"}.get(column, b"Nats-Schedule-Target")
+        name = {"ttl": b"Nats-TTL", "schedule_ttl": b"Nats-Schedule-TTL"}.get(
+            column, b"Nats-Schedule-Target"
+        )
         before = {"schedule_ttl": b"Nats-Schedule-Target: due\r\n"}.get(column, b"")
         before = b"Nats-Schedule: @hourly\r\n" + before if timed else before
         lines = [b"" if word is None else b"%b: %b\r\n" % (name, word) for word in kept]
@@ -450,13 +528,25 @@ SCHEDULES: dict[str, str | None] = {
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_schedules_as_the_server_reads_them(kind: pa.DataType) -> None:
     count = len(SCHEDULES) + 1
-    given = {"schedule": [*SCHEDULES, None], "schedule_target": ["due"] * count, "schedule_ttl": ["5m"] * count}
-    found = read(batch({"schedule": kind}, data=[b"x"] * count, rollup=["sub"] * count, **given), "a")
+    given = {
+        "schedule": [*SCHEDULES, None],
+        "schedule_target": ["due"] * count,
+        "schedule_ttl": ["5m"] * count,
+    }
+    found = read(
+        batch({"schedule": kind}, data=[b"x"] * count, rollup=["sub"] * count, **given), "a"
+    )
     assert found.faults == {
-        at: "column schedule is no schedule" for at, text in enumerate(SCHEDULES.values()) if text is None
+        at: "column schedule is no schedule"
+        for at, text in enumerate(SCHEDULES.values())
+        if text is None
     }
     rest = "Nats-Schedule-Target: due\r\nNats-Schedule-TTL: 5m\r\nNats-Rollup: sub\r\n"
-    good = {at: f"Nats-Schedule: {text}\r\n{rest}" for at, text in enumerate(SCHEDULES.values()) if text is not None}
+    good = {
+        at: f"Nats-Schedule: {text}\r\n{rest}"
+        for at, text in enumerate(SCHEDULES.values())
+        if text is not None
+    }
     lines = found.lines.to_pylist()
     assert {at: lines[at].decode() for at in good} == good
     # A row without a schedule is stored for now.
@@ -559,7 +649,9 @@ def test_a_ttl_beyond_the_clock_of_servers_is_a_fault(column: str) -> None:
 
 def test_without_a_schedule_a_target_and_a_ttl_do_not_count() -> None:
     odd = ["", "a b", "a\r\nb", None, "due"]
-    found = read_rows("a", data=[b"x"] * 5, schedule=[None] * 5, schedule_target=odd, schedule_ttl=odd)
+    found = read_rows(
+        "a", data=[b"x"] * 5, schedule=[None] * 5, schedule_target=odd, schedule_ttl=odd
+    )
     assert found.faults == {}
     assert found.lines.to_pylist() == [b""] * 5
 
@@ -567,14 +659,24 @@ def test_without_a_schedule_a_target_and_a_ttl_do_not_count() -> None:
 def test_a_rollup_is_sub_or_all() -> None:
     found = read_rows("a", data=[b"x"] * 5, rollup=["sub", "all", None, "ALL", ""])
     assert found.faults == dict.fromkeys((3, 4), "column rollup must be sub or all, or null")
-    assert found.lines.to_pylist() == [b"Nats-Rollup: sub\r\n", b"Nats-Rollup: all\r\n", b"", b"", b""]
+    assert found.lines.to_pylist() == [
+        b"Nats-Rollup: sub\r\n",
+        b"Nats-Rollup: all\r\n",
+        b"",
+        b"",
+        b"",
+    ]
 
 
 # -- take --
 
 
 def test_rows_can_be_taken_apart() -> None:
-    columns = {"data": [b"0", None, b"2", None], "subject": ["a", "b", "c", "d"], "msg_id": ["i0", "i1", None, "i3"]}
+    columns = {
+        "data": [b"0", None, b"2", None],
+        "subject": ["a", "b", "c", "d"],
+        "msg_id": ["i0", "i1", None, "i3"],
+    }
     found = read(batch(**columns, headers=[[("A", ["0"])], None, [("A", ["2"])], None]), first=5)
     some = found.take(np.array([3, 2, 0]))
     assert some.number.tolist() == [8, 7, 5]
@@ -596,12 +698,17 @@ ANY_SUBJECT = st.sampled_from([*list(GOOD_SUBJECTS)[:6], *list(BAD_SUBJECTS)[:12
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.none() | st.binary(max_size=9), ANY_SUBJECT, st.sampled_from([*WORDS, None]), MAPS), max_size=8
+        st.tuples(
+            st.none() | st.binary(max_size=9), ANY_SUBJECT, st.sampled_from([*WORDS, None]), MAPS
+        ),
+        max_size=8,
     ),
     st.lists(st.integers(0, 8), max_size=4),
 )
 @example([(None, None, "", [("", None)])], [0])
-@example([(None, "a", "1", None), (None, "a", "2", None), (None, "a", "", None)], [1])  # wrong with pyarrow up to 23
+@example(
+    [(None, "a", "1", None), (None, "a", "2", None), (None, "a", "", None)], [1]
+)  # wrong with pyarrow up to 23
 def test_a_row_is_judged_alone(content: list[tuple[Any, ...]], cuts: list[int]) -> None:
     names = ("data", "subject", "msg_id", "headers")
     table = batch(**{name: [row[at] for row in content] for at, name in enumerate(names)})
@@ -609,7 +716,11 @@ def test_a_row_is_judged_alone(content: list[tuple[Any, ...]], cuts: list[int]) 
     places = [0, *sorted(cut for cut in cuts if cut <= len(content)), len(content)]
     parts = [read(table.slice(a, b - a), first=a + 1) for a, b in pairwise(places)]
     for field in ("subject", "data", "lines", "msg_id"):
-        assert getattr(whole, field).to_pylist() == [x for part in parts for x in getattr(part, field).to_pylist()]
+        assert getattr(whole, field).to_pylist() == [
+            x for part in parts for x in getattr(part, field).to_pylist()
+        ]
     assert whole.number.tolist() == [number for part in parts for number in part.number.tolist()]
-    together = {int(part.number[at]) - 1: reason for part in parts for at, reason in part.faults.items()}
+    together = {
+        int(part.number[at]) - 1: reason for part in parts for at, reason in part.faults.items()
+    }
     assert whole.faults == together

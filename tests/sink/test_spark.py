@@ -59,10 +59,18 @@ def write(frame: DataFrame, s: Stream, mode: str = "append", **options: str) -> 
 
 
 def write_stream(
-    frame: DataFrame, s: Stream, folder: Path, mode: str = "append", *, trigger: str = "availableNow", **options: str
+    frame: DataFrame,
+    s: Stream,
+    folder: Path,
+    mode: str = "append",
+    *,
+    trigger: str = "availableNow",
+    **options: str,
 ) -> list[dict[str, Any]]:
     """One run of a streaming query with `availableNow`, or another trigger; its progress."""
-    writer = frame.writeStream.format("jetstream").options(servers=s.url, **options).outputMode(mode)
+    writer = (
+        frame.writeStream.format("jetstream").options(servers=s.url, **options).outputMode(mode)
+    )
     query = writer.option("checkpointLocation", str(folder)).trigger(**{trigger: True}).start()
     query.awaitTermination()
     return [json.loads(progress.json) for progress in query.recentProgress]
@@ -71,7 +79,9 @@ def write_stream(
 def rows(spark: SparkSession, s: Stream, count: int, partitions: int = 1) -> DataFrame:
     """Rows that all differ."""
     ids = spark.range(0, count, 1, partitions)
-    return ids.selectExpr(f"concat('{s.subject}.', id % 3) as subject", "concat('row ', id) as data")
+    return ids.selectExpr(
+        f"concat('{s.subject}.', id % 3) as subject", "concat('row ', id) as data"
+    )
 
 
 # Rows.
@@ -96,27 +106,47 @@ def test_payloads_arrive_byte_for_byte(stream: MakeStream, delivery: str) -> Non
     assert [(message.subject, message.data) for message in found] == content
     assert all(message.lines == [] for message in found)
     ids = [message.block for message in found]
-    assert ids == [b""] * len(content) if delivery == "at-least-once" else len(set(ids)) == len(content)
+    assert (
+        ids == [b""] * len(content)
+        if delivery == "at-least-once"
+        else len(set(ids)) == len(content)
+    )
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
-def test_message_ids_of_ones_own(stream: MakeStream, caplog: pytest.LogCaptureFixture, delivery: str) -> None:
+def test_message_ids_of_ones_own(
+    stream: MakeStream, caplog: pytest.LogCaptureFixture, delivery: str
+) -> None:
     caplog.set_level(logging.INFO)
     s = stream()
     a, b = f"{s.subject}.a", f"{s.subject}.b"
-    frame = batch(subject=[a, a, b, b], data=[b"1", b"2", b"3", b"4"], msg_id=["id-1", "id-2", "id-1", None])
+    frame = batch(
+        subject=[a, a, b, b], data=[b"1", b"2", b"3", b"4"], msg_id=["id-1", "id-2", "id-1", None]
+    )
     put(s, frame, delivery=delivery)
     found = seen(s)
     assert [message.data for message in found] == [b"1", b"2", b"4"]
-    assert [message.lines for message in found] == [["Nats-Msg-Id: id-1"], ["Nats-Msg-Id: id-2"], []]
+    assert [message.lines for message in found] == [
+        ["Nats-Msg-Id: id-1"],
+        ["Nats-Msg-Id: id-2"],
+        [],
+    ]
     assert (found[2].block == b"") == (delivery == "at-least-once")
-    assert re.search(rf"4 of 4 rows stored, 1 was stored already, {s.name} 1 to 3; 1 task, ", caplog.text)
+    assert re.search(
+        rf"4 of 4 rows stored, 1 was stored already, {s.name} 1 to 3; 1 task, ", caplog.text
+    )
     # Another write, the same ids: only the row without one is stored.
     put(s, frame, delivery=delivery)
     assert [message.data for message in seen(s)] == [b"1", b"2", b"4", b"4"]
 
 
-SERVERS_OWN = {"Nats-Msg-Id", "Nats-TTL", "Nats-Rollup", "Nats-Stream-Source", "Nats-Expected-Stream"}
+SERVERS_OWN = {
+    "Nats-Msg-Id",
+    "Nats-TTL",
+    "Nats-Rollup",
+    "Nats-Stream-Source",
+    "Nats-Expected-Stream",
+}
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
@@ -124,13 +154,21 @@ def test_rows_are_written_back_as_they_were_read(
     stream: MakeStream, nats_server_factory: Callable[..., NatsServer], delivery: str
 ) -> None:
     first = stream(allow_msg_ttl=True, allow_rollup_hdrs=True)
-    sourced = stream(subjects=[], sources=[{"name": first.name}], allow_msg_ttl=True, allow_rollup_hdrs=True)
+    sourced = stream(
+        subjects=[], sources=[{"name": first.name}], allow_msg_ttl=True, allow_rollup_hdrs=True
+    )
     first.fill(3)
     first.send(
-        Message(f"{first.subject}.r", b"rolled up", [("Nats-Rollup", "sub"), ("A", "1"), ("A", "2")]),
+        Message(
+            f"{first.subject}.r", b"rolled up", [("Nats-Rollup", "sub"), ("A", "1"), ("A", "2")]
+        ),
         Message(f"{first.subject}.id", b"named", [("Nats-Msg-Id", "mine"), ("B", "")]),
         Message(f"{first.subject}.ttl", b"mortal", [("Nats-TTL", "1h")]),
-        Message(f"{first.subject}.ttl", b"", [("Nats-Expected-Last-Subject-Sequence", "6"), ("Ключ", "値")]),
+        Message(
+            f"{first.subject}.ttl",
+            b"",
+            [("Nats-Expected-Last-Subject-Sequence", "6"), ("Ключ", "値")],
+        ),
         *(Message(f"{first.subject}.p", data) for data in PAYLOADS),
     )
     sourced.wait_for(first.state()["messages"])
@@ -138,20 +176,31 @@ def test_rows_are_written_back_as_they_were_read(
     other = nats_server_factory()
     for origin in (first, sourced):
         before = stored(origin)
-        assert any("Nats-Stream-Source" in (row.headers or {}) for row in before) == (origin is sourced)
+        assert any("Nats-Stream-Source" in (row.headers or {}) for row in before) == (
+            origin is sourced
+        )
         with Publisher(other.url) as publisher:
             # In memory: no files of the first one are in the way of the second.
-            target = Stream(other.url, origin.name, publisher, subjects=[f"{first.subject}.>"], storage="memory")
+            target = Stream(
+                other.url, origin.name, publisher, subjects=[f"{first.subject}.>"], storage="memory"
+            )
             reader: Any = data_source({"servers": origin.url, "stream": origin.name}).reader(ROWS)
             frames = [frame for part in reader.partitions() for frame in reader.read(part)]
             # The message of the roll-up would replace those before it; a copy is wanted here.
-            options = {"servers": other.url, "delivery": delivery, "stream": origin.name, "serverHeaders": "drop"}
+            options = {
+                "servers": other.url,
+                "delivery": delivery,
+                "stream": origin.name,
+                "serverHeaders": "drop",
+            }
             store(writer_of("b", options, frames[0].schema), frames)
             after = stored(target)
             target.delete()
         own = SERVERS_OWN | {"Nats-Expected-Last-Subject-Sequence"}
         kept = [{k: v for k, v in (row.headers or {}).items() if k not in own} for row in before]
-        found = [{k: v for k, v in (row.headers or {}).items() if k not in SERVERS_OWN} for row in after]
+        found = [
+            {k: v for k, v in (row.headers or {}).items() if k not in SERVERS_OWN} for row in after
+        ]
         assert found == kept
         plain = [row._replace(headers=None, micros=0, sequence=0) for row in before]
         assert [row._replace(headers=None, micros=0, sequence=0) for row in after] == plain
@@ -164,14 +213,19 @@ def test_rows_are_written_back_as_they_were_read(
 # Running a write again.
 
 
-def test_a_write_with_an_id_stores_nothing_twice(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_write_with_an_id_stores_nothing_twice(
+    stream: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     s = stream()
     frame = numbered(f"{s.subject}.a", 0, 30)
     for _ in range(2):
         put(s, frame, writeId=f"load-{s.name}")
     assert s.state()["messages"] == 30
-    assert f"write load-{s.name}: 30 of 30 rows stored, 30 were stored already, {s.name} 1 to 30; 1 task" in caplog.text
+    assert (
+        f"write load-{s.name}: 30 of 30 rows stored, 30 were stored already, {s.name} 1 to 30; 1 task"
+        in caplog.text
+    )
     put(s, frame, writeId=f"other-{s.name}")
     assert s.state()["messages"] == 60
     for _ in range(2):
@@ -183,7 +237,9 @@ def test_a_write_with_an_id_stores_nothing_twice(stream: MakeStream, caplog: pyt
 
 
 @pytest.mark.full
-def test_sql_inserts_into_a_table_and_a_temporary_view(spark: SparkSession, stream: MakeStream) -> None:
+def test_sql_inserts_into_a_table_and_a_temporary_view(
+    spark: SparkSession, stream: MakeStream
+) -> None:
     """As for reading, Spark hands on the options of the statement, not those that the table was made with."""
     s = stream()
     table = f"sink_{s.subject}"
@@ -192,15 +248,21 @@ def test_sql_inserts_into_a_table_and_a_temporary_view(spark: SparkSession, stre
     try:
         insert = f"INSERT INTO {table} WITH ({options})"
         spark.sql(f"{insert} BY NAME SELECT '{s.subject}.a' AS subject, X'00FF' AS data")
-        spark.sql(f"{insert} SELECT 'any', '{s.subject}.b', 7L, now(), map('A', array('1', '2')), CAST('x' AS BINARY)")
-        frame = spark.createDataFrame([(f"{s.subject}.c", bytearray(b"y"))], "subject string, data binary")
+        spark.sql(
+            f"{insert} SELECT 'any', '{s.subject}.b', 7L, now(), map('A', array('1', '2')), CAST('x' AS BINARY)"
+        )
+        frame = spark.createDataFrame(
+            [(f"{s.subject}.c", bytearray(b"y"))], "subject string, data binary"
+        )
         frame.writeTo(table).options(servers=s.url, stream=s.name).append()
         with pytest.raises(AnalysisException, match='mode "overwrite" is not possible') as caught:
             spark.sql(
                 f"INSERT OVERWRITE {table} WITH ({options}) BY NAME SELECT '{s.subject}.a' AS subject, X'00' AS data"
             )
         assert refusal(caught.value)[0] == "OptionError"
-        spark.sql(f"CREATE TEMPORARY VIEW {table}_view USING jetstream OPTIONS (servers '{s.url}', stream '{s.name}')")
+        spark.sql(
+            f"CREATE TEMPORARY VIEW {table}_view USING jetstream OPTIONS (servers '{s.url}', stream '{s.name}')"
+        )
         spark.sql(
             f"INSERT INTO {table}_view SELECT 'any', concat('{s.subject}.view.', subject), 1L, now(), headers, data "
             f"FROM {table}_view WHERE sequence = 2"
@@ -236,7 +298,9 @@ def test_a_stream_says_what_it_has_stored_and_stores_nothing_twice(
     def report(number: int, count: int, first: int, last: int, before: str = "") -> str:
         where = ", ".join(f"{name} {first} to {last}" for name in names)
         stored = f"{count} of {count} rows stored{before}, {where}"
-        what = rf"INFO spark_jetstream\.sink\.writer: jetstream sink, batch {number} of query {query}"
+        what = (
+            rf"INFO spark_jetstream\.sink\.writer: jetstream sink, batch {number} of query {query}"
+        )
         return rf"{what}: {stored}; 1 task, \d+\.\d s"
 
     spark_log.wait_for(report(0, 6, 1, 3))
@@ -249,8 +313,12 @@ def test_a_stream_says_what_it_has_stored_and_stores_nothing_twice(
         (tmp_path / "commits" / name).unlink(missing_ok=True)
     write_stream(frame, one, tmp_path, delivery="exactly-once")
     spark_log.wait_for(report(1, 4, 4, 5, ", 4 were stored already"))
-    assert [message.data for message in seen(one)] == [f"{source.name} a {n}".encode() for n in range(2, 11, 2)]
-    assert [message.data for message in seen(two)] == [f"{source.name} a {n}".encode() for n in range(1, 10, 2)]
+    assert [message.data for message in seen(one)] == [
+        f"{source.name} a {n}".encode() for n in range(2, 11, 2)
+    ]
+    assert [message.data for message in seen(two)] == [
+        f"{source.name} a {n}".encode() for n in range(1, 10, 2)
+    ]
 
 
 @pytest.mark.parametrize("way", ["the newest checkpoint", "this batch alone"])
@@ -263,7 +331,14 @@ def test_an_older_checkpoint_loses_no_row_and_stores_none_twice(
     frame = streaming(spark, source.url, source.name, "data binary", maxMessagesPerPartition=5)
 
     def run(delivery: str = "exactly-once", trigger: str = "availableNow") -> None:
-        write_stream(frame, target, checkpoint, trigger=trigger, subject=f"{target.subject}.x", delivery=delivery)
+        write_stream(
+            frame,
+            target,
+            checkpoint,
+            trigger=trigger,
+            subject=f"{target.subject}.x",
+            delivery=delivery,
+        )
 
     for _ in range(2):
         source.fill(10)
@@ -275,7 +350,9 @@ def test_an_older_checkpoint_loses_no_row_and_stores_none_twice(
         for name in ("1", ".1.crc"):
             (checkpoint / log / name).unlink(missing_ok=True)
     source.fill(2)
-    with pytest.raises(StreamingQueryException, match=r"batch 1 of \w+ was written before with other"):
+    with pytest.raises(
+        StreamingQueryException, match=r"batch 1 of \w+ was written before with other"
+    ):
         run()
     assert [message.data for message in seen(target)] == before
     assert len(before) == 20
@@ -301,7 +378,14 @@ def test_an_older_checkpoint_loses_no_row_and_stores_none_twice(
 
 def test_rows_become_record_batches() -> None:
     now = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - as Spark hands it over
-    full = Row(stream="S", subject="a", sequence=7, timestamp=now, headers={"A": ["1", "2"]}, data=bytearray(b"\0\xff"))
+    full = Row(
+        stream="S",
+        subject="a",
+        sequence=7,
+        timestamp=now,
+        headers={"A": ["1", "2"]},
+        data=bytearray(b"\0\xff"),
+    )
     empty = Row(stream=None, subject=None, sequence=None, timestamp=None, headers=None, data=None)
     (found,) = record_batches([full, empty], [(column.name, column.spark) for column in COLUMNS])
     assert found.schema == arrow_schema(COLUMN_NAMES)
@@ -315,7 +399,9 @@ def test_rows_become_record_batches() -> None:
     ]
 
 
-def test_a_schedule_of_a_row_is_a_time_in_the_zone_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_of_a_row_is_a_time_in_the_zone_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -373,9 +459,13 @@ def test_rows_become_record_batches_of_a_bounded_size() -> None:
     found = list(record_batches(made, fields))
     assert [each.num_rows for each in found] == [2000, 2000, 500]
     assert [
-        (text, dict(headers)) for each in found for text, headers in zip(*each.to_pydict().values(), strict=True)
+        (text, dict(headers))
+        for each in found
+        for text, headers in zip(*each.to_pydict().values(), strict=True)
     ] == made
-    large: list[tuple[str, dict[str, str]]] = [(payload, {}) for payload in ("x" * 1_000_000, "y" * 3_500_000, "z")]
+    large: list[tuple[str, dict[str, str]]] = [
+        (payload, {}) for payload in ("x" * 1_000_000, "y" * 3_500_000, "z")
+    ]
     assert [each.num_rows for each in record_batches(large * 3, fields)] == [2, 3, 3, 1]
     # Objects come one at a time: many at once would need their memory.
     assert [each.num_rows for each in record_batches(made[:2], fields, 1)] == [1, 1]

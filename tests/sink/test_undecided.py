@@ -31,7 +31,9 @@ class Alone:
         self.proxy = proxy
         self._others = [server for index, server in enumerate(cluster.servers) if index != leader]
 
-    def write(self, given: pa.RecordBatch, at: bytes, answer: bytes, answers: int = 3, **options: object) -> TaskReport:
+    def write(
+        self, given: pa.RecordBatch, at: bytes, answer: bytes, answers: int = 3, **options: object
+    ) -> TaskReport:
         """What a task reports that is without the others from when it sends `at`, until so many of these answers came.
 
         After the second answer it is sure that the sink has not taken the first one for a decision.
@@ -64,7 +66,9 @@ def alone(nats_cluster: NatsCluster) -> Iterator[Callable[..., Alone]]:
             if config:
                 with JetStreamAdmin(servers=nats_cluster.url, requestTimeout="20s") as admin:
                     admin.streams.create(stream, num_replicas=3, **config)
-            proxy = leaving.enter_context(WireProxy(nats_cluster.urls[nats_cluster.leader_of(stream)]))
+            proxy = leaving.enter_context(
+                WireProxy(nats_cluster.urls[nats_cluster.leader_of(stream)])
+            )
             made = Alone(nats_cluster, stream, proxy)
             leaving.callback(made.resume)
             return made
@@ -82,25 +86,50 @@ def holds(cluster: NatsCluster, stream: str, *data: bytes) -> None:
     assert sorted(stored(cluster.url, stream)) == [*data]
 
 
-def test_a_row_that_expects_a_sequence(nats_cluster: NatsCluster, alone: Callable[..., Alone]) -> None:
+def test_a_row_that_expects_a_sequence(
+    nats_cluster: NatsCluster, alone: Callable[..., Alone]
+) -> None:
     leader = alone("SEQUENCE", subjects=["s.>"])
     given = batch(data=[b"x"], subject=["s.a"], expected_last_subject_sequence=[0])
-    assert leader.write(given, b"PUB s.a ", SAME_SUBJECT, delivery="at-least-once", stream="SEQUENCE").stored == 1
+    assert (
+        leader.write(
+            given, b"PUB s.a ", SAME_SUBJECT, delivery="at-least-once", stream="SEQUENCE"
+        ).stored
+        == 1
+    )
     holds(nats_cluster, "SEQUENCE", b"x")
 
 
-def test_rows_with_ids_wait_longer_than_their_retries(nats_cluster: NatsCluster, alone: Callable[..., Alone]) -> None:
+def test_rows_with_ids_wait_longer_than_their_retries(
+    nats_cluster: NatsCluster, alone: Callable[..., Alone]
+) -> None:
     leader = alone("IDS", subjects=["s.>"])
     given = batch(data=[b"x", b"y"], subject=["s.a", "s.b"])
-    assert leader.write(given, b"PUB s.a ", SAME_ID, 8, delivery="deduplicated", stream="IDS", maxRetries=1).stored == 2
+    assert (
+        leader.write(
+            given, b"PUB s.a ", SAME_ID, 8, delivery="deduplicated", stream="IDS", maxRetries=1
+        ).stored
+        == 2
+    )
     holds(nats_cluster, "IDS", b"x", b"y")
 
 
 def test_a_leader_that_decides_nothing_for_too_long(alone: Callable[..., Alone]) -> None:
     leader = alone("PATIENCE", subjects=["s.>"])
     given = batch(data=[b"x"], subject=["s.a"])
-    with pytest.raises(OutageError, match=r"row 1 of .* cannot be stored: .*error 10158.* for 1 s \(option retryTim"):
-        leader.write(given, b"PUB s.a ", SAME_ID, 1000, delivery="deduplicated", stream="PATIENCE", retryTimeout="1s")
+    with pytest.raises(
+        OutageError,
+        match=r"row 1 of .* cannot be stored: .*error 10158.* for 1 s \(option retryTim",
+    ):
+        leader.write(
+            given,
+            b"PUB s.a ",
+            SAME_ID,
+            1000,
+            delivery="deduplicated",
+            stream="PATIENCE",
+            retryTimeout="1s",
+        )
 
 
 def test_a_key_that_must_be_new(nats_cluster: NatsCluster, alone: Callable[..., Alone]) -> None:
@@ -108,16 +137,26 @@ def test_a_key_that_must_be_new(nats_cluster: NatsCluster, alone: Callable[..., 
         admin.kv.create("b", replicas=3)
         leader = alone("KV_b")
         given = batch(key=["a"], value=[b"x"], expected_revision=[0])
-        assert leader.write(given, b"PUB $KV.b.a ", SAME_SUBJECT, bucket="b", delivery="at-least-once").stored == 1
+        assert (
+            leader.write(
+                given, b"PUB $KV.b.a ", SAME_SUBJECT, bucket="b", delivery="at-least-once"
+            ).stored
+            == 1
+        )
         assert [entry.value for entry in admin.kv.bucket("b").history("a")] == [b"x"]
 
 
-def test_an_object_that_takes_the_place_of_another(nats_cluster: NatsCluster, alone: Callable[..., Alone]) -> None:
+def test_an_object_that_takes_the_place_of_another(
+    nats_cluster: NatsCluster, alone: Callable[..., Alone]
+) -> None:
     with JetStreamAdmin(servers=nats_cluster.url, requestTimeout="20s") as admin:
         admin.objects.create("b", replicas=3)
         bucket = admin.objects.bucket("b")
         bucket.put("o", b"old" * 1000)
         leader = alone("OBJ_b")
         given = batch(name=["o"], content=[b"new" * 1000])
-        assert leader.write(given, b"PUB $O.b.M.", SAME_SUBJECT, objectBucket="b", maxRetries=1).stored == 1
+        assert (
+            leader.write(given, b"PUB $O.b.M.", SAME_SUBJECT, objectBucket="b", maxRetries=1).stored
+            == 1
+        )
         assert bucket.get("o") == b"new" * 1000

@@ -51,9 +51,17 @@ def known(*sequences: int) -> list[Answer]:
         ([fresh(1, 2, 2)], 0, False),  # two answers to one row
         ([fresh(1, 2), fresh(2)], 0, False),
         ([fresh(1, 2), fresh(3, stream="T")], 0, False),
-        ([fresh(1, 2), fresh(3, stream="S@hub")], 0, False),  # two answers to one row, of streams in two domains
+        (
+            [fresh(1, 2), fresh(3, stream="S@hub")],
+            0,
+            False,
+        ),  # two answers to one row, of streams in two domains
         ([fresh(1, 2, stream="S@hub"), known(3)], 0, False),
-        ([fresh(1, 2, 3, stream="S@hub")], 0, False),  # late answers to rows that had the subject before
+        (
+            [fresh(1, 2, 3, stream="S@hub")],
+            0,
+            False,
+        ),  # late answers to rows that had the subject before
         ([fresh(1, 2, 3, 4)], 0, False),
     ],
 )
@@ -91,7 +99,9 @@ class Sharing:
 
     def sent(self, shared: bool = True) -> InFlight:
         after = {name: last for name, (_, last) in self._totals.streams.items()}
-        portion = Portion(read_rows("a", data=[b"1", b"2"]), None, None, self._totals, True, 0.0, after)
+        portion = Portion(
+            read_rows("a", data=[b"1", b"2"]), None, None, self._totals, True, 0.0, after
+        )
         flight = self.window.prepare(portion, 1 << 20, shared=True)
         assert flight.frames.shared is shared
         self.window.portions.append(flight)
@@ -125,4 +135,6 @@ def test_a_late_answer_to_rows_that_had_the_subject_before_proves_nothing() -> N
     assert (window.conclude(), window.portions) == ([flight], [flight])
     assert (flight.unanswered, flight.frames.shared) == (2, False)
     assert flight.replies is not None
-    assert {place: own.tolist() for place, own in flight.replies.sequences().items()} == {("S", ""): [5]}
+    assert {place: own.tolist() for place, own in flight.replies.sequences().items()} == {
+        ("S", ""): [5]
+    }

@@ -24,16 +24,31 @@ TOKENS = ("a", "b", "c", "a.x", "b.x")
 class History:
     """A history, which `run` makes. `log` says what happened so far."""
 
-    def __init__(self, seed: int, url: str, publisher: Publisher, admin: Streams, folder: Path) -> None:
-        self.seed, self.url, self.publisher, self.admin, self.folder = seed, url, publisher, admin, folder
+    def __init__(
+        self, seed: int, url: str, publisher: Publisher, admin: Streams, folder: Path
+    ) -> None:
+        self.seed, self.url, self.publisher, self.admin, self.folder = (
+            seed,
+            url,
+            publisher,
+            admin,
+            folder,
+        )
         self.log: list[str] = []
         self.chance = chance = random.Random(f"history {seed}")
         self.name = f"H{seed}"
         self.what = chance.choice(["stream"] * 6 + ["streamPattern"] * 2 + ["bucket"])
-        kinds = ["limits", "limits", "limits", "interest", "workqueue"] if self.what == "stream" else ["limits"]
+        kinds = (
+            ["limits", "limits", "limits", "interest", "workqueue"]
+            if self.what == "stream"
+            else ["limits"]
+        )
         self.retention = chance.choice(kinds)
         self.query = Query(chance, url, self.name, self.what, self.retention, self.log)
-        self.streams = [self._stream(n) for n in range(1 if self.what == "bucket" else chance.choice([1, 1, 1, 2, 3]))]
+        self.streams = [
+            self._stream(n)
+            for n in range(1 if self.what == "bucket" else chance.choice([1, 1, 1, 2, 3]))
+        ]
         self.query.streams = self.streams
 
     def run(self) -> None:
@@ -80,7 +95,11 @@ class History:
         name, subject = f"{self.name}-{number}", f"{self.name}.{number}"
         if self.what == "bucket":
             name, subject = f"KV_{self.name}", f"$KV.{self.name}"
-            config |= {"max_msgs_per_subject": chance.choice([1, 3, 64]), "discard": "new", "allow_rollup_hdrs": True}
+            config |= {
+                "max_msgs_per_subject": chance.choice([1, 3, 64]),
+                "discard": "new",
+                "allow_rollup_hdrs": True,
+            }
             config |= {"deny_delete": True, "allow_msg_ttl": chance.random() < 0.3}
         else:
             rare: list[tuple[float, str, Any]] = [
@@ -100,7 +119,11 @@ class History:
         kept.create()
         self.log.append(f"create {kept.name} {kept.config}")
         if self.query.other:
-            other = {"durable_name": "other", "ack_policy": "explicit", "filter_subject": f"{kept.subject}.c"}
+            other = {
+                "durable_name": "other",
+                "ack_policy": "explicit",
+                "filter_subject": f"{kept.subject}.c",
+            }
             body = {"stream_name": kept.name, "config": other}
             self.publisher.api(f"CONSUMER.CREATE.{kept.name}.other", body)
 
@@ -117,7 +140,10 @@ class History:
             size = chance.choice([0, 1, 10, 100, 1000, chance.choice([5000, 300_000])])
             headers, rollup = list[tuple[str, str]](), ""
             if chance.random() < 0.3:
-                headers += [(chance.choice("ABC"), str(chance.randint(0, 9))) for _ in range(chance.randint(1, 3))]
+                headers += [
+                    (chance.choice("ABC"), str(chance.randint(0, 9)))
+                    for _ in range(chance.randint(1, 3))
+                ]
             if kept.config.get("allow_rollup_hdrs") and chance.random() < 0.05:
                 rollup = "sub" if self.what == "bucket" else chance.choice(["sub", "all"])
                 headers.append(("Nats-Rollup", rollup))
@@ -136,7 +162,9 @@ class History:
     def delete_message(self) -> None:
         kept, life = self._any()
         if life.present and not kept.config.get("deny_delete"):
-            sequence = self.chance.choice([min(life.present), max(life.present), self.chance.choice([*life.present])])
+            sequence = self.chance.choice(
+                [min(life.present), max(life.present), self.chance.choice([*life.present])]
+            )
             how = {"seq": sequence, "no_erase": self.chance.random() < 0.7}
             self.publisher.api(f"STREAM.MSG.DELETE.{kept.name}", how)
             kept.look()
@@ -150,7 +178,9 @@ class History:
             which["filter"] = f"{kept.subject}.{self.chance.choice([*TOKENS, '>', '*.x'])}"
         limit = self.chance.choice(["seq", "keep", None, None])
         if limit is not None:
-            which[limit] = self.chance.randint(max(1, life.first - 1), life.last + 1) if limit == "seq" else 3
+            which[limit] = (
+                self.chance.randint(max(1, life.first - 1), life.last + 1) if limit == "seq" else 3
+            )
         self.publisher.api(f"STREAM.PURGE.{kept.name}", which)
         kept.look().purged(which.get("filter", ""), self.query.filters, which.get("seq", 0))
         self.log.append(f"purge {kept.name} {which}: now {life.first} to {life.last}")
@@ -179,7 +209,9 @@ class History:
             self.log.append(f"delete {kept.name}")
         if self.chance.random() < 0.5 and kept.restore(self.admin):
             self.log.append(f"restore {kept.name}")
-        elif self.chance.random() < 0.7 or self.what == "bucket":  # no run begins without its bucket
+        elif (
+            self.chance.random() < 0.7 or self.what == "bucket"
+        ):  # no run begins without its bucket
             self._create(kept)
 
     def acknowledge(self) -> None:
@@ -187,7 +219,9 @@ class History:
         kept, _ = self._any()
         if self.query.other:
             pending = self.publisher.api(f"CONSUMER.INFO.{kept.name}.other")["num_pending"]
-            taken = kept.acknowledge("other", min(pending, 3), self.query.filters) if pending else []
+            taken = (
+                kept.acknowledge("other", min(pending, 3), self.query.filters) if pending else []
+            )
             self.log.append(f"acknowledge {kept.name} {taken}")
 
 

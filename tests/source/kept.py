@@ -71,7 +71,9 @@ class Life:
 
     def matching(self, filters: str, first: int = 1, end: int = LAST) -> set[int]:
         """The sequences of a range whose messages the stream has now, and that match."""
-        return {n for n in self.present if first <= n < end and matches(self.stored[n].subject, filters)}
+        return {
+            n for n in self.present if first <= n < end and matches(self.stored[n].subject, filters)
+        }
 
     def last_match(self, filters: str) -> int:
         """The last sequence that a query without limits reads up to."""
@@ -108,8 +110,16 @@ class Life:
 class Kept:
     """A stream, and all of its lives; `life` is None while it does not exist. Its subjects begin with `subject`."""
 
-    def __init__(self, url: str, publisher: Publisher, name: str, subject: str, config: dict[str, Any]) -> None:
-        self.url, self.publisher, self.name, self.subject, self.config = url, publisher, name, subject, config
+    def __init__(
+        self, url: str, publisher: Publisher, name: str, subject: str, config: dict[str, Any]
+    ) -> None:
+        self.url, self.publisher, self.name, self.subject, self.config = (
+            url,
+            publisher,
+            name,
+            subject,
+            config,
+        )
         self.life: Life | None = None
         self.lives: dict[str, Life] = {}
         self._saved: tuple[Path, dict[str, Any], Life] | None = None
@@ -148,7 +158,9 @@ class Kept:
         except Refused as refusal:
             return str(refusal)
         try:
-            time = self.publisher.api(f"STREAM.MSG.GET.{self.name}", {"seq": sequence})["message"]["time"]
+            time = self.publisher.api(f"STREAM.MSG.GET.{self.name}", {"seq": sequence})["message"][
+                "time"
+            ]
         except Refused:  # nobody wants it, or a limit has taken it
             return f"{sequence}, gone"
         self.life.times[sequence] = at = nanoseconds(time)

@@ -45,8 +45,17 @@ class Stopped(Exception):
 class Query:
     """A query with random options on streams of one retention. `what` is the option that names the streams."""
 
-    def __init__(self, chance: random.Random, url: str, name: str, what: str, retention: str, log: list[str]) -> None:
-        self.chance, self.url, self.name, self.what, self.retention, self.log = chance, url, name, what, retention, log
+    def __init__(
+        self, chance: random.Random, url: str, name: str, what: str, retention: str, log: list[str]
+    ) -> None:
+        self.chance, self.url, self.name, self.what, self.retention, self.log = (
+            chance,
+            url,
+            name,
+            what,
+            retention,
+            log,
+        )
         self.streams: Sequence[Kept] = ()
         self.warnings: list[str] = []  # of the connector
         self.first = chance.choice([1, 3, 5])  # where `startingOffsets` may begin
@@ -66,10 +75,14 @@ class Query:
         self.target: dict[str, Position] | None = None  # of Trigger.AvailableNow
         self.decided = False  # by this run, which has not planned its tasks yet
         self.anew = False  # a run that has not decided its first batch by a start reads nothing at its next look
-        self.looks: dict[str, list[tuple[str, int, int]]] = {}  # creation, end and last match of each look
+        self.looks: dict[
+            str, list[tuple[str, int, int]]
+        ] = {}  # creation, end and last match of each look
         self.seen: dict[str, tuple[str, set[int]]] = {}  # of the streams that a pattern finds
         self.met = False  # the run has seen streams of its checkpoint
-        self.beginning: dict[str, Position] = {}  # where a new query begins, which lets go of what is before
+        self.beginning: dict[
+            str, Position
+        ] = {}  # where a new query begins, which lets go of what is before
         self.begin: dict[str, Position] = {}
         self.parts: list[Any] | None = None
         self.counted: dict[str, set[int]] = {}
@@ -90,14 +103,18 @@ class Query:
     def _options(self) -> dict[str, Any]:
         chance = self.chance
         options: dict[str, Any] = {"failOnDataLoss": "true", "startingTimestamp": "", "durable": ""}
-        options["startingOffsets"] = chance.choice(["earliest", "earliest", "earliest", "latest", "sequences"])
+        options["startingOffsets"] = chance.choice(
+            ["earliest", "earliest", "earliest", "latest", "sequences"]
+        )
         self.filter = chance.choice(["", "", chance.choice(FILTERS)])
         if self.retention != "limits" or (self.what == "stream" and chance.random() < 0.15):
             options["durable"] = "spark"
         # An application that takes what the query does not read, or also what it reads of an interest stream.
         apart = self.retention == "interest" or self.filter in ("a", "a,b", "*.x", "none")
         self.other = self.retention != "limits" and apart and chance.random() < 0.5
-        if self.retention == "workqueue" or (options["startingOffsets"] == "sequences" and self.what != "stream"):
+        if self.retention == "workqueue" or (
+            options["startingOffsets"] == "sequences" and self.what != "stream"
+        ):
             options["startingOffsets"] = "earliest"
         return options | {name: chance.choice(values) for name, values in OPTIONS.items()}
 
@@ -106,7 +123,11 @@ class Query:
         """The subjects that the query reads, as the server takes them; "" for all."""
         if self.what == "bucket":
             return ",".join(f"$KV.{self.name}.{each}" for each in (self.filter or ">").split(","))
-        return ",".join(f"{self.name}.*.{each}" for each in self.filter.split(",")) if self.filter else ""
+        return (
+            ",".join(f"{self.name}.*.{each}" for each in self.filter.split(","))
+            if self.filter
+            else ""
+        )
 
     @property
     def fails(self) -> bool:
@@ -114,7 +135,11 @@ class Query:
 
     def given(self) -> dict[str, Any]:
         """The options of a run."""
-        what = {"bucket": self.name, "streamPattern": f"{self.name}-*", "stream": ",".join(self.by_name())}
+        what = {
+            "bucket": self.name,
+            "streamPattern": f"{self.name}-*",
+            "stream": ",".join(self.by_name()),
+        }
         options = {**self.options, self.what: what[self.what], "servers": self.url, **QUICK}
         if self.what == "bucket":
             options["keys"] = self.filter
@@ -148,7 +173,12 @@ class Query:
         self.options |= {name: chance.choice(values) for name, values in OPTIONS.items()}
         if chance.random() < 0.3 and not self.options["durable"]:
             self.filter = chance.choice(["", chance.choice(FILTERS)])
-        if self.what == "stream" and len(self.streams) > 1 and self.end is None and chance.random() < 0.3:
+        if (
+            self.what == "stream"
+            and len(self.streams) > 1
+            and self.end is None
+            and chance.random() < 0.3
+        ):
             name = chance.choice(self.streams).name
             self.left_out = set() if self.left_out else {name}
 
@@ -180,7 +210,9 @@ class Query:
             return "" if replaces and life.present and reach == "no" else gone
         if not (self.filters or replaces) or reach == "yes" or life.purged_to > position.next:
             return gone
-        passed_over = self.retention == "workqueue" and not self.filters and life.deleted_to > position.next
+        passed_over = (
+            self.retention == "workqueue" and not self.filters and life.deleted_to > position.next
+        )
         if life.maybe_purged_to > position.next or passed_over:
             return "~"
         return "" if reach == "no" else "?are gone"
@@ -203,7 +235,10 @@ class Query:
         for name, loss in sure.items():
             # A run says once of a stream that it was deleted.
             said = self._warned(name, loss)
-            self.check(said or loss == "was deleted", f"{doing} does not warn of {losses}, only of {self.warnings}")
+            self.check(
+                said or loss == "was deleted",
+                f"{doing} does not warn of {losses}, only of {self.warnings}",
+            )
         for name, loss in losses.items():
             life = self.by_name()[name].life
             doubted = self._warned(name, "are gone")
@@ -265,7 +300,12 @@ class Query:
         for _ in range(1000):
             new_run, before = self.reader is None, (self.start, self.end)
             self.step()
-            if not new_run and self.reader is not None and (self.start, self.end) == before and self.end is None:
+            if (
+                not new_run
+                and self.reader is not None
+                and (self.start, self.end) == before
+                and self.end is None
+            ):
                 return
         raise Difference("the query does not come to an end")
 
@@ -282,24 +322,42 @@ class Query:
             self.options["failOnDataLoss"] = "true"
         if chance.random() < 0.4 and not self.draining:
             self._change_options()
-        times = [time for kept in self.streams if kept.life is not None for time in kept.life.times.values()]
-        if self.start is self.end is None and times and self.retention != "workqueue" and chance.random() < 0.15:
+        times = [
+            time
+            for kept in self.streams
+            if kept.life is not None
+            for time in kept.life.times.values()
+        ]
+        if (
+            self.start is self.end is None
+            and times
+            and self.retention != "workqueue"
+            and chance.random() < 0.15
+        ):
             self.time = chance.choice(times) + chance.choice([0, 0, 1])
             self.options["startingTimestamp"] = iso(self.time)
         given = self.given()
         self.say(f"start {given}")
         source = pickle.loads(pickle.dumps(calls.data_source(given)))
-        self.reader = source.streamReader(calls.BUCKET_ROWS if self.what == "bucket" else calls.ROWS)
+        self.reader = source.streamReader(
+            calls.BUCKET_ROWS if self.what == "bucket" else calls.ROWS
+        )
         self._look()
         # Spark 4.0 asks for the first end before anything holds messages.
         self.legacy = chance.random() < 0.1 and not (self.options["durable"] and self.start is None)
         if self.legacy and self.start is not None and self.end is None:
             if self._named_others():
                 self._correct_names(lambda: self.reader.partitions(self.start, self.start))
-            self.check(self.reader.partitions(self.start, self.start) == [], "tasks of an empty batch")
+            self.check(
+                self.reader.partitions(self.start, self.start) == [], "tasks of an empty batch"
+            )
         elif not self.legacy and chance.random() < 0.3:
-            deleted = {name: "was deleted" for name, kept in self.by_name().items() if kept.life is None}
-            with self.expecting("available now", deleted if self.fails and self.what == "stream" else {}):
+            deleted = {
+                name: "was deleted" for name, kept in self.by_name().items() if kept.life is None
+            }
+            with self.expecting(
+                "available now", deleted if self.fails and self.what == "stream" else {}
+            ):
                 self.reader.prepareForTriggerAvailableNow()
             self.target = {
                 name: Position(kept.life.last_match(self.filters) + 1, kept.life.created)
@@ -314,11 +372,14 @@ class Query:
         self._look()
         given, lives = self.given(), {name: kept.life for name, kept in self.by_name().items()}
         deleted = None in lives.values() and self.what != "streamPattern"
-        refused = self.options["startingOffsets"] == "sequences" and not self.options["startingTimestamp"]
+        refused = (
+            self.options["startingOffsets"] == "sequences" and not self.options["startingTimestamp"]
+        )
         if refused:
             sequences = json.loads(given["startingOffsets"])
             refused = any(
-                sequences[name] > max(life.last + 1, life.first) or (self.fails and sequences[name] < life.first)
+                sequences[name] > max(life.last + 1, life.first)
+                or (self.fails and sequences[name] < life.first)
                 for name, life in lives.items()
                 if life is not None
             )
@@ -371,7 +432,11 @@ class Query:
         if start is not None:
             self._check_end(begin, positions(end), losses)
         for name, kept in self.by_name().items():
-            bounded = self.target is not None and name in begin and self.target[name].next > begin[name].next
+            bounded = (
+                self.target is not None
+                and name in begin
+                and self.target[name].next > begin[name].next
+            )
             if kept.life is not None and not bounded:
                 look = kept.life.created, kept.life.last + 1, kept.life.last_match(self.filters)
                 self.looks.setdefault(name, []).append(look)
@@ -402,13 +467,21 @@ class Query:
         """Positions with those of the streams that a query with a pattern has found since."""
         if self.what == "streamPattern":
             for name, kept in self.by_name().items():
-                if kept.life is not None and name not in at and (self.target is None or name in self.target):
+                if (
+                    kept.life is not None
+                    and name not in at
+                    and (self.target is None or name in self.target)
+                ):
                     at[name] = Position(1, kept.life.created)
         return at
 
     def _losses(self, begin: Mapping[str, Position], known: Collection[str]) -> dict[str, str]:
         """What is lost at these positions; `known` are the streams of the checkpoint."""
-        named = {name: self.loss(kept, begin[name]) for name, kept in self.by_name().items() if name in begin}
+        named = {
+            name: self.loss(kept, begin[name])
+            for name, kept in self.by_name().items()
+            if name in begin
+        }
         if self.what == "streamPattern":
             deleted = {name for name, loss in named.items() if loss == "was deleted"}
             if self.fails and deleted and deleted >= set(known) and not self.met:
@@ -430,14 +503,22 @@ class Query:
             if kept.life is not None and (matches_too or not self.filters):
                 self.seen[name] = kept.life.created, kept.life.matching(self.filters)
 
-    def _check_end(self, begin: Mapping[str, Position], end: Mapping[str, Position], losses: Mapping[str, str]) -> None:
+    def _check_end(
+        self, begin: Mapping[str, Position], end: Mapping[str, Position], losses: Mapping[str, str]
+    ) -> None:
         """A micro-batch ends where the next one must begin, and reads as much as it may."""
         given, total, waiting = self.given(), 0, 0
         limited = "maxMessagesPerTrigger" in given or "maxBytesPerTrigger" in given
-        starts_latest = self.start is None and given["startingOffsets"] == "latest" and "startingTimestamp" not in given
+        starts_latest = (
+            self.start is None
+            and given["startingOffsets"] == "latest"
+            and "startingTimestamp" not in given
+        )
         # A batch that says where streams begin, or begin again, has no rows.
         no_rows = starts_latest or self.anew or "deleted and created again" in losses.values()
-        no_rows |= any(kept.life is not None and name not in begin for name, kept in self.by_name().items())
+        no_rows |= any(
+            kept.life is not None and name not in begin for name, kept in self.by_name().items()
+        )
         self.anew = False
         for name, kept in self.by_name().items():
             life, since, to = kept.life, begin.get(name), end.get(name)
@@ -458,10 +539,14 @@ class Query:
             if self.target is not None:
                 target = self.target.get(name, since)
                 last = max(target.next, life.first) - 1 if target.created == life.created else 0
-            read, there = (life.matching(self.filters, since.next, stop) for stop in (to.next, last + 1))
+            read, there = (
+                life.matching(self.filters, since.next, stop) for stop in (to.next, last + 1)
+            )
             total, waiting = total + len(read), waiting + len(there)
             self.check(read <= there, f"{name} is read to {to}, past {last}")
-            self.check(read == there or limited or no_rows, f"{name} is read to {to}, not up to {last}")
+            self.check(
+                read == there or limited or no_rows, f"{name} is read to {to}, not up to {last}"
+            )
         if not no_rows:
             most = given.get("maxMessagesPerTrigger", LAST)
             self.check(total <= most, f"{total} messages in a batch of {most}")
@@ -480,7 +565,10 @@ class Query:
         return {name: each for name, each in found.items() if each[1] < each[2]}
 
     def _count(self) -> dict[str, set[int]]:
-        return {name: life.matching(self.filters, *span) for name, (life, *span) in self._ranges().items()}
+        return {
+            name: life.matching(self.filters, *span)
+            for name, (life, *span) in self._ranges().items()
+        }
 
     def _cut(self) -> None:
         """Spark asks for the tasks of the micro-batch."""
@@ -496,7 +584,9 @@ class Query:
             kept, since = self.by_name()[name], self.begin.get(name)
             if self.what == "streamPattern" and since is None:
                 since = Position(1, to.created)
-            planned = since is not None and (since.next if since.created == to.created else 1) < to.next
+            planned = (
+                since is not None and (since.next if since.created == to.created else 1) < to.next
+            )
             if planned or name in self.end.get("cuts", {}):
                 looked_at.add(name)
             if since is not None and planned and (since.created == to.created or kept.life is None):
@@ -509,7 +599,10 @@ class Query:
         with self.expecting(f"cut {self.begin} {end}", losses):
             self.parts = list(self.reader.partitions(start, self.end))
         self._see(looked_at, matches_too=False)
-        ranges = [part.value and (part.value.stream, part.value.first, part.value.end) for part in self.parts]
+        ranges = [
+            part.value and (part.value.stream, part.value.first, part.value.end)
+            for part in self.parts
+        ]
         self.say(f"cut {ranges} {losses}")
         decided = self.decided and self._begun(dict(self.begin)) == before
         count = self._count()
@@ -537,11 +630,20 @@ class Query:
         assert self.end is not None
         cut = self.end["version"] == 2
         if cut:
-            self.check(self.tasks in (None, len(self.parts)), f"{len(self.parts)} tasks instead of {self.tasks}")
+            self.check(
+                self.tasks in (None, len(self.parts)),
+                f"{len(self.parts)} tasks instead of {self.tasks}",
+            )
             self.tasks = len(self.parts)
         if self.decided and cut:
-            messages, least = sum(map(len, self.counted.values())), self.options["minPartitions"] or 1
-            self.check(len(self.parts) >= min(least, messages), f"{len(self.parts)} tasks for {messages} messages")
+            messages, least = (
+                sum(map(len, self.counted.values())),
+                self.options["minPartitions"] or 1,
+            )
+            self.check(
+                len(self.parts) >= min(least, messages),
+                f"{len(self.parts)} tasks for {messages} messages",
+            )
         for name, (life, first, end) in self._ranges().items():
             spans = [
                 (number, part.value.first, part.value.end)
@@ -552,7 +654,10 @@ class Query:
                 of = [number for number, low, high in spans if low <= sequence < high]
                 self.check(len(of) == 1, f"message {sequence} of {name} is in tasks {of}")
                 before = self.task_of.setdefault((name, sequence), of[0])
-                self.check(before == of[0] or not cut, f"message {sequence} is in task {of[0]}, and was in {before}")
+                self.check(
+                    before == of[0] or not cut,
+                    f"message {sequence} is in task {of[0]}, and was in {before}",
+                )
 
     def _read(self) -> None:
         """An executor reads one of the tasks."""
@@ -566,28 +671,49 @@ class Query:
             if life is None or life.created != value.created:
                 losses[value.stream] = "was deleted"
             else:
-                wanted = [life.stored[n] for n in sorted(life.matching(self.filters, value.first, value.end))]
-                lost = {n for n in self.counted[value.stream] if value.first <= n < value.end} - life.present
+                wanted = [
+                    life.stored[n]
+                    for n in sorted(life.matching(self.filters, value.first, value.end))
+                ]
+                lost = {
+                    n for n in self.counted[value.stream] if value.first <= n < value.end
+                } - life.present
                 if value.stream in self.uncounted or self.what == "bucket":
-                    self.check(value.count is None, f"task {number} has a count that cannot be right")
+                    self.check(
+                        value.count is None, f"task {number} has a count that cannot be right"
+                    )
                 elif lost:
-                    losses[value.stream] = "after this read was planned" if value.count is not None else ""
+                    losses[value.stream] = (
+                        "after this read was planned" if value.count is not None else ""
+                    )
         with self.expecting(f"read {number}", losses):
             rows = [tuple(row) for row in calls.rows_of(reader, [part])]
         self.say(f"read {number}: {[row.sequence for row in wanted]} {losses}")
-        self.check(rows == [self._row(each) for each in wanted], f"task {number} has other rows: {rows}")
+        self.check(
+            rows == [self._row(each) for each in wanted], f"task {number} has other rows: {rows}"
+        )
         self.rows[number] = wanted
 
     def _row(self, message: Stored) -> Row:
         """A message as the row that it must be."""
         headers = message.headers or {}
         if self.what == "bucket":
-            key, operation = message.subject.removeprefix(f"$KV.{self.name}."), headers.get("KV-Operation", ["PUT"])[0]
+            key, operation = (
+                message.subject.removeprefix(f"$KV.{self.name}."),
+                headers.get("KV-Operation", ["PUT"])[0],
+            )
             operation = operation.replace("DEL", "DELETE")
             value = message.data if operation == "PUT" else None
             return self.name, key, value, message.sequence, operation, message.micros
         shown = message.headers if self.options["includeHeaders"] == "true" else None
-        return message.stream, message.subject, message.sequence, message.micros, shown, message.data
+        return (
+            message.stream,
+            message.subject,
+            message.sequence,
+            message.micros,
+            shown,
+            message.data,
+        )
 
     def _finish(self) -> None:
         """The micro-batch is in the sink, and Spark writes that down."""
@@ -611,15 +737,22 @@ class Query:
         if self.what == "bucket" or any(kept.life is None for kept in self.streams):
             return
         lives = {kept.name: kept.look() for kept in self.streams}
-        options = {name: self.options[name] for name in ("minPartitions", "maxMessagesPerPartition", "fetchBatch")}
+        options = {
+            name: self.options[name]
+            for name in ("minPartitions", "maxMessagesPerPartition", "fetchBatch")
+        }
         options |= {"stream": ",".join(lives), "subjects": filters, "servers": self.url}
-        options["readWith"] = "direct" if self.retention == "workqueue" else self.options["readWith"]
+        options["readWith"] = (
+            "direct" if self.retention == "workqueue" else self.options["readWith"]
+        )
         wanted = {(name, n) for name, life in lives.items() for n in life.matching(filters)}
         times = sorted({time for life in lives.values() for time in life.times.values()})
         kind = chance.choice(["all", "sequences", "times"])
         if kind == "sequences":
             spans = {
-                name: sorted(chance.randint(life.first, max(life.first, life.last + 1)) for _ in "12")
+                name: sorted(
+                    chance.randint(life.first, max(life.first, life.last + 1)) for _ in "12"
+                )
                 for name, life in lives.items()
             }
             for number, option in enumerate(("startingOffsets", "endingOffsets")):
@@ -632,7 +765,10 @@ class Query:
         self.say(f"batch {options}")
         rows = list(calls.reading({name: value for name, value in options.items() if value != ""}))
         expected = [lives[name].stored[n] for name, n in sorted(wanted)]
-        self.check(sorted(rows, key=lambda row: row[0:3:2]) == expected, f"it has {[row[0:3:2] for row in rows]}")
+        self.check(
+            sorted(rows, key=lambda row: row[0:3:2]) == expected,
+            f"it has {[row[0:3:2] for row in rows]}",
+        )
 
 
 def positions(offset: Mapping[str, Any]) -> dict[str, Position]:

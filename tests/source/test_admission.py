@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import LIMIT_PROBES, bytes_to_messages, limit_end, share
-from tests.support.planning import STATE, FakeStream, MovingStream, matches, runs, scattered, timestamp
+from tests.support.planning import (
+    STATE,
+    FakeStream,
+    MovingStream,
+    matches,
+    runs,
+    scattered,
+    timestamp,
+)
 
 
 def batches(stream: FakeStream, limit: int) -> list[tuple[int, int]]:
@@ -29,7 +37,10 @@ def batches(stream: FakeStream, limit: int) -> list[tuple[int, int]]:
 
 
 @settings(deadline=None)
-@given(st.integers(0, 10**6), st.dictionaries(st.text("ABC", max_size=3), st.integers(-2, 10**6), max_size=8))
+@given(
+    st.integers(0, 10**6),
+    st.dictionaries(st.text("ABC", max_size=3), st.integers(-2, 10**6), max_size=8),
+)
 def test_share(limit: int, backlogs: dict[str, int]) -> None:
     shares = share(limit, backlogs)
     waiting = {name: size for name, size in backlogs.items() if size > 0}
@@ -72,7 +83,9 @@ def test_bytes_to_messages(max_bytes: int, messages: int, size: int, limit: int)
 @given(matches.filter(bool), st.integers(1, 70), st.data())
 @example({1}, 1, None)
 @example({INT64_MAX}, 1, None)
-def test_a_cut_holds_at_most_the_limit(matching: set[int], limit: int, data: st.DataObject | None) -> None:
+def test_a_cut_holds_at_most_the_limit(
+    matching: set[int], limit: int, data: st.DataObject | None
+) -> None:
     stream = FakeStream(matching)
     start = data.draw(st.integers(1, stream.end - 1)) if data else 1
     total = stream.count(start, stream.end)
@@ -87,7 +100,9 @@ def test_a_cut_holds_at_most_the_limit(matching: set[int], limit: int, data: st.
 
 @settings(deadline=None)
 @given(st.integers(1, 2**62), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
-def test_a_dense_stream_is_cut_by_arithmetic(first: int, size: int, limit: int, before: int) -> None:
+def test_a_dense_stream_is_cut_by_arithmetic(
+    first: int, size: int, limit: int, before: int
+) -> None:
     stream = FakeStream(range(first, first + size))
     cut = limit_end(max(1, first - before), first + size, limit, stream, size)
     taken = min(limit, size)
@@ -102,7 +117,12 @@ def test_a_dense_stream_is_cut_by_arithmetic(first: int, size: int, limit: int, 
         pytest.param(scattered(1_000_000, 100), 10, True, id="100 of 1,000,000 at random"),
         pytest.param(range(999_901, 1_000_001), 10, False, id="all at the end"),
         pytest.param([*range(1, 51), *range(999_951, 1_000_001)], 10, False, id="at both ends"),
-        pytest.param([*range(1, 51), *range(INT64_MAX - 50, INT64_MAX)], 10, False, id="at both ends of all sequences"),
+        pytest.param(
+            [*range(1, 51), *range(INT64_MAX - 50, INT64_MAX)],
+            10,
+            False,
+            id="at both ends of all sequences",
+        ),
         pytest.param(runs(10**9, 20, 500), 10, False, id="runs"),
         pytest.param([s for s in range(1, 5_000) if s % 7], 100, False, id="holes"),
         pytest.param(scattered(100_000, 50_000), 1_000, False, id="half"),
@@ -130,7 +150,9 @@ def test_cuts_are_full_and_cheap(matching: Sequence[int], limit: int, sparse: bo
     st.integers(0, 10**6),
     st.booleans(),
 )
-def test_a_moving_stream_still_makes_progress(matching: list[int], limit: int, seed: int, removes: bool) -> None:
+def test_a_moving_stream_still_makes_progress(
+    matching: list[int], limit: int, seed: int, removes: bool
+) -> None:
     stream = MovingStream(matching, seed, removes=removes)
     start, end = 1, stream.end
     for _ in range(10_000):

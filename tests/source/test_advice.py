@@ -42,7 +42,9 @@ def test_an_error_says_which_option_helps(error: JetStreamError, text: str) -> N
 
 def test_an_outage_during_which_only_mirrors_answered_says_so() -> None:
     with pytest.raises(OutageError, match="got no further") as caught, advice():
-        raise OutageError("got no further: mirror M answers") from MirrorAnswered("mirror M answers")
+        raise OutageError("got no further: mirror M answers") from MirrorAnswered(
+            "mirror M answers"
+        )
     assert str(caught.value).endswith(MIRROR)
 
 
@@ -54,7 +56,9 @@ def fake() -> Iterator[FakeJetStream]:
         close_all()
 
 
-@pytest.mark.parametrize(("read_with", "stage"), [("consumer", "CONSUMER.MSG.NEXT"), ("direct", "DIRECT.GET")])
+@pytest.mark.parametrize(
+    ("read_with", "stage"), [("consumer", "CONSUMER.MSG.NEXT"), ("direct", "DIRECT.GET")]
+)
 def test_a_reader_that_the_server_cuts_off_twice_names_the_option(
     fake: FakeJetStream, read_with: str, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,8 +84,12 @@ def test_a_loss_says_how_to_accept_it(fake: FakeJetStream, read_with: str) -> No
 
     def read(*, fail: bool) -> int:
         settings = replace(SETTINGS, fail_on_data_loss=fail)
-        return sum(len(run) for run in READERS[read_with](connecting(fake.url), whole, settings, "test"))
+        return sum(
+            len(run) for run in READERS[read_with](connecting(fake.url), whole, settings, "test")
+        )
 
-    with pytest.raises(DataLossError, match=r"were removed .*; set failOnDataLoss to false to go on without them$"):
+    with pytest.raises(
+        DataLossError, match=r"were removed .*; set failOnDataLoss to false to go on without them$"
+    ):
         read(fail=True)
     assert read(fail=False) == 99

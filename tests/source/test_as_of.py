@@ -34,7 +34,12 @@ from tests.support.streams import MakeStream, Stream, iso, nanoseconds
 
 PURGE = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 #: A mortal one is put, and expires after a second.
-HEADERS = {"PUT": {}, "DELETE": {"KV-Operation": "DEL"}, "PURGE": PURGE, "MORTAL": {"Nats-TTL": "1s"}}
+HEADERS = {
+    "PUT": {},
+    "DELETE": {"KV-Operation": "DEL"},
+    "PURGE": PURGE,
+    "MORTAL": {"Nats-TTL": "1s"},
+}
 
 HOUR = 3_600_000_000_000  # nanoseconds
 
@@ -57,9 +62,14 @@ class Model:
 
     def store(self, *changes: tuple[str, str]) -> int:
         """Store changes at once, pairs of key and operation; the last revision."""
-        values = [f"{key} {place}".encode() for place, (key, _) in enumerate(changes, start=len(self.revisions))]
+        values = [
+            f"{key} {place}".encode()
+            for place, (key, _) in enumerate(changes, start=len(self.revisions))
+        ]
         numbers = self.bucket.publisher.publish(
-            Message(f"$KV.{name_of(self.bucket)}.{key}", value, [*HEADERS[operation].items()] or None)
+            Message(
+                f"$KV.{name_of(self.bucket)}.{key}", value, [*HEADERS[operation].items()] or None
+            )
             for value, (key, operation) in zip(values, changes, strict=True)
         )
         for number, value, (key, operation) in zip(numbers, values, changes, strict=True):
@@ -91,7 +101,9 @@ class Model:
 
     def kept(self) -> set[int]:
         """The revisions that the bucket still has."""
-        return {row.revision for row in calls.rows(options(self.bucket, history="true"), BUCKET_ROWS)}
+        return {
+            row.revision for row in calls.rows(options(self.bucket, history="true"), BUCKET_ROWS)
+        }
 
     def read(self, **given: object) -> Table:
         """The table that the connector reads; no key twice."""
@@ -113,12 +125,16 @@ def as_table(rows: list[Any]) -> Table:
 
 
 def options(bucket: Stream, **given: object) -> dict[str, str]:
-    return {"servers": bucket.url, "bucket": name_of(bucket)} | {name: str(value) for name, value in given.items()}
+    return {"servers": bucket.url, "bucket": name_of(bucket)} | {
+        name: str(value) for name, value in given.items()
+    }
 
 
 @pytest.fixture
 def model(stream: MakeStream) -> Callable[..., Model]:
-    return lambda history=5, **config: Model(make_bucket(stream, max_msgs_per_subject=history, **config))
+    return lambda history=5, **config: Model(
+        make_bucket(stream, max_msgs_per_subject=history, **config)
+    )
 
 
 Make = Callable[..., Model]
@@ -159,7 +175,9 @@ def test_keys_that_are_no_utf8_are_told_apart(model: Make) -> None:
     assert [(row.key, row.value) for row in rows] == [("c.\ufffd", b"0"), ("c.\ufffd", b"1")]
 
 
-def test_a_bucket_that_drops_old_revisions_is_exact_as_long_as_none_of_then_is_dropped(model: Make) -> None:
+def test_a_bucket_that_drops_old_revisions_is_exact_as_long_as_none_of_then_is_dropped(
+    model: Make,
+) -> None:
     bucket = model(3)
     bucket.put("hot", "hot", "s", "hot", "s", "a", "hot", "hot", "new")
     assert bucket.kept() == {3, 4, 5, 6, 7, 8, 9}
@@ -168,7 +186,9 @@ def test_a_bucket_that_drops_old_revisions_is_exact_as_long_as_none_of_then_is_d
         assert bucket.read(asOfRevision=revision, keys="new,s") == bucket.table(revision, "new,s")
     bucket.put("hot", "hot")
     assert "key hot has 3 later ones, and" in bucket.refused(asOfRevision=7)
-    assert "a larger history (max_msgs_per_subject 3) keeps more" in bucket.refused(asOfRevision=7, keys="*")
+    assert "a larger history (max_msgs_per_subject 3) keeps more" in bucket.refused(
+        asOfRevision=7, keys="*"
+    )
     # Of other keys, those whose revisions are there are certain.
     assert bucket.read(asOfRevision=7, keys="a,s") == bucket.table(7, "a,s")
     assert bucket.read(asOfRevision=7, keys="a,nothing") == bucket.table(7, "a")
@@ -182,7 +202,9 @@ def test_a_history_that_was_raised_later_does_not_hide_what_was_dropped_before(m
     bucket = model(1)
     bucket.put("a", "x", "x", "a")
     bucket.bucket.update(max_msgs_per_subject=5)
-    assert "key a has 1 later ones, and 1 are sure to be kept" in bucket.refused(asOfRevision=3, keys="a")
+    assert "key a has 1 later ones, and 1 are sure to be kept" in bucket.refused(
+        asOfRevision=3, keys="a"
+    )
     bucket.put("x", "x")
     assert "1 are sure to be kept" in bucket.refused(asOfRevision=3)
     last = bucket.put("x")
@@ -366,7 +388,9 @@ def during(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object], **state:
     monkeypatch.setattr(as_of, "look", looked)
 
 
-def test_revisions_that_are_removed_during_the_read(model: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revisions_that_are_removed_during_the_read(
+    model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket = model(3)
     bucket.put("a", "x", "b", "b", "b", "b")
     bucket.store(("c", "DELETE"))
@@ -374,10 +398,14 @@ def test_revisions_that_are_removed_during_the_read(model: Make, monkeypatch: py
     during(monkeypatch, lambda: bucket.put("x", "x", "x"))
     assert "1 of its revisions were removed while they were read" in bucket.refused(asOfRevision=7)
     during(monkeypatch, lambda: bucket.purge("c"))
-    assert "1 of its revisions were removed while they were read" in bucket.refused(asOfRevision=7, keys="c")
+    assert "1 of its revisions were removed while they were read" in bucket.refused(
+        asOfRevision=7, keys="c"
+    )
 
 
-def test_with_replicas_the_leader_confirms_what_could_be_gone(model: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_replicas_the_leader_confirms_what_could_be_gone(
+    model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket = model(3)
     bucket.put("x", "b", "b", "b", "b", "x")
     during(monkeypatch, lambda: bucket.put("new"), num_replicas=3)
@@ -453,7 +481,12 @@ def ends(cluster: NatsCluster, stream: str) -> list[int]:
 @pytest.mark.full
 def test_a_bucket_with_replicas_whose_leader_moves(nats_cluster: NatsCluster) -> None:
     with Publisher(nats_cluster.urls[0]) as publisher:
-        config = {**CONFIG, "subjects": ["$KV.past.>"], "max_msgs_per_subject": 3, "num_replicas": 3}
+        config = {
+            **CONFIG,
+            "subjects": ["$KV.past.>"],
+            "max_msgs_per_subject": 3,
+            "num_replicas": 3,
+        }
         bucket = Model(Stream(nats_cluster.urls[0], "KV_past", publisher, **config))
         bucket.put("s", "s", "hot", "hot", "hot", "hot", "a", "new", "hot")
         for way in ("consumer", "direct"):
@@ -463,7 +496,9 @@ def test_a_bucket_with_replicas_whose_leader_moves(nats_cluster: NatsCluster) ->
             nats_cluster.leader_of("KV_past")
         last = bucket.put("hot", "hot")
         # A replica that lags still has revision 6, and with it the whole table.
-        wait_until(lambda: ends(nats_cluster, "KV_past") == [last] * 3, "the last revision on each server")
+        wait_until(
+            lambda: ends(nats_cluster, "KV_past") == [last] * 3, "the last revision on each server"
+        )
         assert "key hot has 3 later ones, and" in bucket.refused(asOfRevision=7)
         assert bucket.read(asOfRevision=7, keys="s,a") == bucket.table(7, "s,a")
         bucket.bucket.delete()
@@ -475,7 +510,9 @@ def test_a_bucket_with_replicas_whose_leader_moves(nats_cluster: NatsCluster) ->
 def test_a_mirror_that_lacks_revisions_proves_nothing(stream: MakeStream, model: Make) -> None:
     bucket = model(2)
     bucket.put("a", "b")
-    mirror = stream(name=f"{bucket.bucket.name}_copy", subjects=None, mirror={"name": bucket.bucket.name})
+    mirror = stream(
+        name=f"{bucket.bucket.name}_copy", subjects=None, mirror={"name": bucket.bucket.name}
+    )
     mirror.wait_for(2)
     copy = Model(mirror)
     assert copy.read(asOfRevision=1) == bucket.table(1)
@@ -499,7 +536,11 @@ def may_refuse(model: Model, kept: set[int], revision: int, timed: bool, keys: s
     missing = sorted(set(range(1, last + 1)) - kept)
     # What is missing right before and after a time may be of before or after.
     split = max((number for number in kept if number <= revision), default=0) if timed else revision
-    revision = min((number for number in kept if number > revision), default=last + 1) - 1 if timed else revision
+    revision = (
+        min((number for number in kept if number > revision), default=last + 1) - 1
+        if timed
+        else revision
+    )
     if not missing or missing[0] > revision:
         return False
     complete = missing[-1] <= split
@@ -507,7 +548,9 @@ def may_refuse(model: Model, kept: set[int], revision: int, timed: bool, keys: s
     for each in model.revisions:
         if each.number in kept:
             of_key.setdefault(each.key, []).append(each)
-    most = max((sum(each.number <= revision for each in some) for some in of_key.values()), default=0)
+    most = max(
+        (sum(each.number <= revision for each in some) for some in of_key.values()), default=0
+    )
     matching, unseen = subject_pattern(keys.split(",")), not set("*>").isdisjoint(keys)
     for key in filter(matching.fullmatch, keys.split(",") if not unseen else of_key):
         before = [each.number for each in of_key.get(key, []) if each.number <= revision]
@@ -533,14 +576,18 @@ def may_refuse(model: Model, kept: set[int], revision: int, timed: bool, keys: s
     ],
 )
 @pytest.mark.full
-def test_ten_thousand_keys_at_random(model: Make, history: int, config: dict[str, Any], certain: set[str]) -> None:
+def test_ten_thousand_keys_at_random(
+    model: Make, history: int, config: dict[str, Any], certain: set[str]
+) -> None:
     chance, bucket = random.Random(5), model(history, **config)
     keys = [f"g{number % 50}.k{number}" for number in range(10_000)]
     marks: list[tuple[str, object, int]] = []
 
     def work(count: int, purges: float, some: list[str]) -> None:
         """Store changes, and note the time and the revision at which they end."""
-        operations = chance.choices(["PUT", "DELETE", "PURGE"], [0.85, 0.15 - purges, purges], k=count)
+        operations = chance.choices(
+            ["PUT", "DELETE", "PURGE"], [0.85, 0.15 - purges, purges], k=count
+        )
         last = bucket.store(*zip(chance.choices(some, k=count), operations, strict=True))
         ended = bucket.bucket.publisher.api(f"STREAM.INFO.{bucket.bucket.name}")["ts"]
         if bucket.bucket.state()["last_seq"] == last:  # no marker was stored before that time
@@ -567,7 +614,11 @@ def test_ten_thousand_keys_at_random(model: Make, history: int, config: dict[str
         wait_until(lambda: not bucket.kept() & mortal, "the end of the mortal ones")
         own = {each.number for each in bucket.revisions}
         found = calls.rows(options(bucket.bucket, history="true"), BUCKET_ROWS)
-        markers = [Revision(row.revision, row.key, row.operation, b"") for row in found if row.revision not in own]
+        markers = [
+            Revision(row.revision, row.key, row.operation, b"")
+            for row in found
+            if row.revision not in own
+        ]
         assert bool(markers) == ("subject_delete_marker_ttl" in config)
         bucket.revisions = sorted([*bucket.revisions, *markers])
     kept, outcomes = bucket.kept(), Counter[tuple[str, bool]]()
@@ -576,13 +627,20 @@ def test_ten_thousand_keys_at_random(model: Make, history: int, config: dict[str
         revision = last or int(str(value))
         recent = {each.key for each in bucket.revisions if revision - 10 < each.number <= revision}
         listed = ",".join(chance.sample(keys, 20))
-        for kind, some in {"all": ">", "group": "g7.*", "listed": listed, "recent": ",".join(recent)}.items():
+        for kind, some in {
+            "all": ">",
+            "group": "g7.*",
+            "listed": listed,
+            "recent": ",".join(recent),
+        }.items():
             refusal = ""
             try:
                 assert bucket.read(**{option: value, "keys": some}) == bucket.table(revision, some)
             except OptionError as error:
                 refusal = str(error)
-            assert not refusal or may_refuse(bucket, kept, revision, option == "asOfTimestamp", some), refusal
+            assert not refusal or may_refuse(
+                bucket, kept, revision, option == "asOfTimestamp", some
+            ), refusal
             outcomes[kind, not refusal] += 1
     assert {kind for kind, right in outcomes if not right} == {"all", "group", "listed", "recent"}
     assert {kind for kind, right in outcomes if right} >= certain

@@ -35,7 +35,12 @@ def at(sequence: int, last_timestamp: int = 0, created: str = OLD) -> StreamPosi
 
 
 def check(
-    position: StreamPosition, state: StreamSummary, *, filtered: bool, bucket: bool = False, **evidence: Any
+    position: StreamPosition,
+    state: StreamSummary,
+    *,
+    filtered: bool,
+    bucket: bool = False,
+    **evidence: Any,
 ) -> tuple[StreamPosition, str | None]:
     """`check_continuity` with what is known besides the state."""
     return check_continuity(position, state, Evidence(**evidence), filtered=filtered, bucket=bucket)
@@ -62,7 +67,11 @@ COMPLETE: dict[str, tuple[StreamPosition, StreamSummary, dict[str, Any]]] = {
     "never written, first set": (at(1_000), replace(STREAM, first_seq=1_000, last_seq=999), {}),
     "purged, all read": (at(101), PURGED, {}),
     "superseded": (at(5, 7), KEYED, {}),
-    "schedules that were published": (at(5, 7), replace(STREAM, allow_msg_schedules=True, max_bytes=-1), {}),
+    "schedules that were published": (
+        at(5, 7),
+        replace(STREAM, allow_msg_schedules=True, max_bytes=-1),
+        {},
+    ),
     # What a bucket forgets by design.
     "bucket, superseded or purged": (at(5, 7), BUCKET, {}),
     "bucket, expired": (at(5, 7), EXPIRING, {}),
@@ -83,9 +92,14 @@ COMPLETE: dict[str, tuple[StreamPosition, StreamSummary, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", COMPLETE.values(), ids=COMPLETE.keys())
 @pytest.mark.parametrize("filtered", [True, False])
-def test_nothing_is_missing(case: tuple[StreamPosition, StreamSummary, dict[str, Any]], filtered: bool) -> None:
+def test_nothing_is_missing(
+    case: tuple[StreamPosition, StreamSummary, dict[str, Any]], filtered: bool
+) -> None:
     position, state, known = case
-    assert check(position, state, filtered=filtered, bucket=is_bucket(state), **known) == (position, None)
+    assert check(position, state, filtered=filtered, bucket=is_bucket(state), **known) == (
+        position,
+        None,
+    )
 
 
 REUSED = "stream ORDERS lost its tail and gave its sequences to other messages: sequence 59 was read with"
@@ -141,7 +155,9 @@ def test_something_is_missing(
     assert sentence is not None
     assert text in sentence
     assert "cannot be known" not in sentence
-    unknown = f"{sentence}; it cannot be known whether any of the missing messages matched the filter"
+    unknown = (
+        f"{sentence}; it cannot be known whether any of the missing messages matched the filter"
+    )
     assert check(position, state, filtered=True, **known) == (goes_on, unknown)
 
 
@@ -155,7 +171,9 @@ HELD = replace(STREAM, retention="interest", max_bytes=-1, server_time=100 * MIN
         pytest.param({}, "held", id="no limits"),
         pytest.param({"max_age": 11 * MINUTE}, "held", id="younger than the age"),
         pytest.param({"max_age": 10 * MINUTE}, "lost", id="as old as the age"),
-        pytest.param({"max_age": 11 * MINUTE, "server_time": 0}, "lost", id="age of which nothing is known"),
+        pytest.param(
+            {"max_age": 11 * MINUTE, "server_time": 0}, "lost", id="age of which nothing is known"
+        ),
         pytest.param({"max_msgs": 96}, "held", id="fewer sequences since than the limit"),
         pytest.param({"max_msgs": 95}, "unknown", id="more sequences since, room for more"),
         pytest.param({"max_msgs": 90}, "lost", id="more sequences since, full"),
@@ -164,10 +182,14 @@ HELD = replace(STREAM, retention="interest", max_bytes=-1, server_time=100 * MIN
         pytest.param({"max_bytes": 10_000}, "lost", id="bytes, nearly full"),
         pytest.param({"allow_msg_ttl": True}, "unknown", id="messages with a TTL"),
         pytest.param({"retention": "workqueue"}, "held", id="a work queue"),
-        pytest.param({"retention": "limits"}, "lost", id="limits retention, which nothing is held in"),
+        pytest.param(
+            {"retention": "limits"}, "lost", id="limits retention, which nothing is held in"
+        ),
     ],
 )
-def test_a_gap_behind_a_consumer_that_held_what_matches(limits: dict[str, Any], outcome: str) -> None:
+def test_a_gap_behind_a_consumer_that_held_what_matches(
+    limits: dict[str, Any], outcome: str
+) -> None:
     position, state = at(5, 90 * MINUTE), replace(HELD, **limits)
     if outcome == "lost":
         assert_lost(check(position, state, filtered=True, held=True))
@@ -193,7 +215,9 @@ def test_a_quiet_filter_that_was_looked_at_too_early() -> None:
         (replace(NEVER_WRITTEN, first_seq=1_000, last_seq=999), at(1_000), at(1_000)),
     ],
 )
-def test_first_positions(state: StreamSummary, earliest: StreamPosition, latest: StreamPosition) -> None:
+def test_first_positions(
+    state: StreamSummary, earliest: StreamPosition, latest: StreamPosition
+) -> None:
     assert earliest_position(state) == earliest
     assert latest_position(state) == latest
     for position in (earliest, latest):
@@ -222,7 +246,9 @@ def test_first_positions(state: StreamSummary, earliest: StreamPosition, latest:
         (at(5, 90 * MINUTE), replace(HELD, max_bytes=20_000), True, True),
     ],
 )
-def test_idle_position(position: StreamPosition, state: StreamSummary, held: bool, moves: bool) -> None:
+def test_idle_position(
+    position: StreamPosition, state: StreamSummary, held: bool, moves: bool
+) -> None:
     end = latest_position(state)
     assert idle_position(position, state, held=held) == (end if moves else None)
     assert idle_position(end, state, held=held) is None
@@ -239,7 +265,14 @@ def test_idle_position(position: StreamPosition, state: StreamSummary, held: boo
     keyed=st.booleans(),
 )
 def test_going_on_is_always_safe(
-    *, next_: int, first: int, kept: int, reread: int | None, later: tuple[int, int] | None, created: str, keyed: bool
+    *,
+    next_: int,
+    first: int,
+    kept: int,
+    reread: int | None,
+    later: tuple[int, int] | None,
+    created: str,
+    keyed: bool,
 ) -> None:
     """Where reading goes on, nothing is missing: the same check passes, and nothing unread is skipped."""
     state = replace(

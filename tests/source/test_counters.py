@@ -23,11 +23,21 @@ HUGE = "9" * 60
 
 
 def add(s: Stream, suffix: str, *increments: object) -> None:
-    s.send(*(Message(f"{s.subject}.{suffix}", headers=[("Nats-Incr", str(each))]) for each in increments))
+    s.send(
+        *(
+            Message(f"{s.subject}.{suffix}", headers=[("Nats-Incr", str(each))])
+            for each in increments
+        )
+    )
 
 
 def options(*streams: Stream, **given: object) -> dict[str, object]:
-    return {"servers": streams[0].url, "stream": ",".join(s.name for s in streams), "counters": "true", **given}
+    return {
+        "servers": streams[0].url,
+        "stream": ",".join(s.name for s in streams),
+        "counters": "true",
+        **given,
+    }
 
 
 def values(found: list[Row]) -> list[tuple[str, str]]:
@@ -64,13 +74,24 @@ def test_a_batch_has_the_value_of_each(s: Stream) -> None:
 
 def test_a_batch_with_history_has_every_change(s: Stream) -> None:
     found = rows(options(s, history="true"), COUNTER_ROWS)
-    assert values(found) == [("a", "5"), ("a", "2"), ("b", HUGE), ("a", "3"), ("c", "-7"), ("c", "-7")]
+    assert values(found) == [
+        ("a", "5"),
+        ("a", "2"),
+        ("b", HUGE),
+        ("a", "3"),
+        ("c", "-7"),
+        ("c", "-7"),
+    ]
     assert [row["incr"] for row in found] == ["5", "-3", f"+{HUGE}", "1", "-7", "0"]
-    part = options(s, history="true", startingOffsets=f'{{"{s.name}": 2}}', minPartitions=3, readWith="direct")
+    part = options(
+        s, history="true", startingOffsets=f'{{"{s.name}": 2}}', minPartitions=3, readWith="direct"
+    )
     assert [row["sequence"] for row in rows(part, COUNTER_ROWS)] == [2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("names", [["value"], ["incr", "subject"], ["timestamp", "sources", "stream"]])
+@pytest.mark.parametrize(
+    "names", [["value"], ["incr", "subject"], ["timestamp", "sources", "stream"]]
+)
 def test_some_columns(s: Stream, names: list[str]) -> None:
     whole = rows(options(s), COUNTER_ROWS)
     some = StructType([COUNTER_ROWS[name] for name in names])
@@ -95,11 +116,16 @@ def test_several_streams(s: Stream, stream: MakeStream) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"history": "true"}])
 def test_streams_that_are_found(stream: MakeStream, given: dict[str, str]) -> None:
-    some = [stream(f"FOUND{number}", storage="memory", allow_msg_counter=True) for number in range(2)]
+    some = [
+        stream(f"FOUND{number}", storage="memory", allow_msg_counter=True) for number in range(2)
+    ]
     for each in some:
         add(each, "a", 3)
     chosen = {"servers": some[0].url, "streamPattern": "FOUND*", "counters": "true", **given}
-    assert [(row["stream"], row["value"]) for row in rows(chosen, COUNTER_ROWS)] == [("FOUND0", "3"), ("FOUND1", "3")]
+    assert [(row["stream"], row["value"]) for row in rows(chosen, COUNTER_ROWS)] == [
+        ("FOUND0", "3"),
+        ("FOUND1", "3"),
+    ]
 
 
 def test_a_value_that_changes_after_planning_comes_once(s: Stream) -> None:
@@ -133,7 +159,12 @@ def test_a_mirror(s: Stream, stream: MakeStream) -> None:
 
 
 def test_sources_that_a_publisher_has_made_up(s: Stream) -> None:
-    s.send(Message(f"{s.subject}.d", headers=[("Nats-Incr", "1"), ("Nats-Counter-Sources", '{"S":{"a":1}}')]))
+    s.send(
+        Message(
+            f"{s.subject}.d",
+            headers=[("Nats-Incr", "1"), ("Nats-Counter-Sources", '{"S":{"a":1}}')],
+        )
+    )
     row = rows(options(s, subjects=f"{s.subject}.d"), COUNTER_ROWS)[0]
     assert (row["value"], row["sources"]) == ("1", None)
 
@@ -152,19 +183,29 @@ def test_a_stream_without_counters(stream: MakeStream) -> None:
 
 def test_a_message_that_is_of_no_counter(stream: MakeStream) -> None:
     plain = stream(storage="memory")
-    plain.send(Message(f"{plain.subject}.a", b'{"val": "3", "more": 1}'), Message(f"{plain.subject}.b", b"{}"))
+    plain.send(
+        Message(f"{plain.subject}.a", b'{"val": "3", "more": 1}'),
+        Message(f"{plain.subject}.b", b"{}"),
+    )
     mirror = stream(storage="memory", subjects=[], mirror={"name": plain.name})
     mirror.wait_for(2)
-    assert values(rows(options(mirror, subjects=f"{plain.subject}.a"), COUNTER_ROWS)) == [("a", "3")]
+    assert values(rows(options(mirror, subjects=f"{plain.subject}.a"), COUNTER_ROWS)) == [
+        ("a", "3")
+    ]
     said = f"message 2 of stream {mirror.name} is that of no counter: its payload holds no value of a counter"
     with pytest.raises(ProtocolError, match=said):
         rows(options(mirror), COUNTER_ROWS)
 
 
 def test_direct_gets(s: Stream, stream: MakeStream) -> None:
-    with pytest.raises(OptionError, match="keeps more than one change of a counter: set readWith to consumer, or read"):
+    with pytest.raises(
+        OptionError,
+        match="keeps more than one change of a counter: set readWith to consumer, or read",
+    ):
         rows(options(s, readWith="direct"), COUNTER_ROWS)
-    last = stream(storage="memory", allow_msg_counter=True, allow_direct=True, max_msgs_per_subject=1)
+    last = stream(
+        storage="memory", allow_msg_counter=True, allow_direct=True, max_msgs_per_subject=1
+    )
     add(last, "a", 5, 6)
     assert values(rows(options(last, readWith="direct"), COUNTER_ROWS)) == [("a", "11")]
 
@@ -183,14 +224,27 @@ def test_the_guide(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> N
 
 def test_in_spark(spark: SparkSession, s: Stream) -> None:
     """Rows of Spark count, and values are numbers in SQL."""
-    ones = spark.range(30).selectExpr(f"'{s.subject}.' || chr(cast(97 + id % 3 as int)) as subject", "id as incr")
-    ones.write.format("jetstream").options(servers=s.url, delivery="exactly-once").mode("append").save()
-    table = spark.read.format("jetstream").options(**{name: str(each) for name, each in options(s).items()}).load()
+    ones = spark.range(30).selectExpr(
+        f"'{s.subject}.' || chr(cast(97 + id % 3 as int)) as subject", "id as incr"
+    )
+    ones.write.format("jetstream").options(servers=s.url, delivery="exactly-once").mode(
+        "append"
+    ).save()
+    table = (
+        spark.read.format("jetstream")
+        .options(**{name: str(each) for name, each in options(s).items()})
+        .load()
+    )
     assert table.schema.simpleString() == (
         "struct<stream:string,subject:string,value:string,incr:string,sources:map<string,map<string,string>>,"
         "sequence:bigint,timestamp:timestamp>"
     )
-    small = table.where(F.length("value") < 38).select("subject", F.col("value").cast("decimal(38,0)").alias("value"))
-    assert {row["subject"][-1]: int(row["value"]) for row in small.collect()} == {"a": 138, "c": 148}
+    small = table.where(F.length("value") < 38).select(
+        "subject", F.col("value").cast("decimal(38,0)").alias("value")
+    )
+    assert {row["subject"][-1]: int(row["value"]) for row in small.collect()} == {
+        "a": 138,
+        "c": 148,
+    }
     with pytest.raises(ArithmeticException):
         table.select(F.col("value").cast("decimal(38,0)")).collect()

@@ -26,7 +26,16 @@ from tests.support.streams import MakeStream, Stream
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 GUIDE = ROOT / "docs" / "dead-letters.md"
-OF_ADVISORY = ("stream", "sequence", "consumer", "kind", "reason", "deliveries", "given_up", "domain")
+OF_ADVISORY = (
+    "stream",
+    "sequence",
+    "consumer",
+    "kind",
+    "reason",
+    "deliveries",
+    "given_up",
+    "domain",
+)
 
 
 class GivesUp:
@@ -38,7 +47,9 @@ class GivesUp:
         self.kept = admin.streams.keep_dead_letters(s.name).config.name
 
     def consumer(self, name: str, deliveries: int = 1) -> None:
-        self.admin.consumers.create(self.s.name, durable_name=name, ack_policy="explicit", max_deliver=deliveries)
+        self.admin.consumers.create(
+            self.s.name, durable_name=name, ack_policy="explicit", max_deliver=deliveries
+        )
 
     def after_all_deliveries(self, name: str) -> None:
         """Refuse the next message as often as it comes; the server gives it up when more are asked for."""
@@ -59,14 +70,18 @@ class GivesUp:
         return self.admin.streams.load(self.kept).state.messages
 
     def rows(self, *names: str, **options: object) -> list[Row]:
-        schema = StructType([DEAD_LETTER_ROWS[name] for name in names]) if names else DEAD_LETTER_ROWS
+        schema = (
+            StructType([DEAD_LETTER_ROWS[name] for name in names]) if names else DEAD_LETTER_ROWS
+        )
         return rows({"servers": self.s.url, "deadLettersOf": self.s.name, **options}, schema)
 
 
 @pytest.fixture
 def s(stream: MakeStream) -> Stream:
     made = stream(storage="memory")
-    made.send(Message(f"{made.subject}.a", b"one", [("X", "1"), ("X", "2"), ("Nats-Msg-Id", "own")]))
+    made.send(
+        Message(f"{made.subject}.a", b"one", [("X", "1"), ("X", "2"), ("Nats-Msg-Id", "own")])
+    )
     made.fill(3)
     return made
 
@@ -104,7 +119,12 @@ def test_who_gave_up_what_and_why(gives_up: GivesUp, s: Stream) -> None:
         "msg_id": f"dead-letter.{s.name}.1.{s.stored_time(1)}",
     }
     assert given_up.timestamp() * 1e6 >= stored.micros
-    assert (strict.consumer, strict.kind, strict.reason, strict.deliveries) == ("strict", "terminated", 'no "é"', 1)
+    assert (strict.consumer, strict.kind, strict.reason, strict.deliveries) == (
+        "strict",
+        "terminated",
+        'no "é"',
+        1,
+    )
     assert (strict.sequence, strict.data, strict.msg_id) == (1, b"one", slow.msg_id)
     assert (silent.sequence, silent.reason, silent.headers, silent.gone) == (2, None, None, False)
     since = {"startingTimestamp": strict.given_up.isoformat()}
@@ -130,7 +150,9 @@ def test_a_message_that_is_gone(gives_up: GivesUp, s: Stream) -> None:
     assert [(row.consumer, row.reason) for row in gone] == [("c", "bad")] * 3
 
 
-def test_a_work_queue_keeps_what_was_delivered_too_often_only(admin: JetStreamAdmin, stream: MakeStream) -> None:
+def test_a_work_queue_keeps_what_was_delivered_too_often_only(
+    admin: JetStreamAdmin, stream: MakeStream
+) -> None:
     queue = stream(storage="memory", retention="workqueue")
     queue.fill(2)
     gives_up = GivesUp(admin, queue)
@@ -187,7 +209,9 @@ def test_advisories_of_another_domain() -> None:
             for admin, subject in ((hub, "hub.a"), (leaf, "leaf.a")):
                 admin.publish(subject, subject)
             leaf.consumers.next("ORDERS", "c", ack="term")
-            return all(each.streams.load("ORDERS_DEAD_LETTERS").state.messages > 0 for each in (hub, leaf))
+            return all(
+                each.streams.load("ORDERS_DEAD_LETTERS").state.messages > 0 for each in (hub, leaf)
+            )
 
         wait_until(heard, "the hub hears of the leaf")
         found = rows({"servers": linked.hub.url, "deadLettersOf": "ORDERS"}, DEAD_LETTER_ROWS)
@@ -242,10 +266,13 @@ def test_a_message_that_is_no_advisory_of_the_stream_is_named(
 def test_without_a_stream_that_keeps_them(admin: JetStreamAdmin, s: Stream) -> None:
     reader = data_source({"servers": s.url, "deadLettersOf": s.name}).reader(DEAD_LETTER_ROWS)
     with pytest.raises(
-        StreamNotFound, match=f"{s.name}_DEAD_LETTERS.*; spark-jetstream dead-letters keep {s.name} makes"
+        StreamNotFound,
+        match=f"{s.name}_DEAD_LETTERS.*; spark-jetstream dead-letters keep {s.name} makes",
     ):
         reader.partitions()
-    misspelt = data_source({"servers": s.url, "deadLettersOf": f"{s.name}x"}).reader(DEAD_LETTER_ROWS)
+    misspelt = data_source({"servers": s.url, "deadLettersOf": f"{s.name}x"}).reader(
+        DEAD_LETTER_ROWS
+    )
     with pytest.raises(StreamNotFound, match=f"{s.name}x_DEAD_LETTERS.*; did you mean {s.name}$"):
         misspelt.partitions()
     with pytest.raises(StreamNotFound, match="NOWHERE"):
@@ -255,17 +282,23 @@ def test_without_a_stream_that_keeps_them(admin: JetStreamAdmin, s: Stream) -> N
 def test_the_stream_that_keeps_them(gives_up: GivesUp, s: Stream) -> None:
     again = gives_up.admin.streams.keep_dead_letters(s.name)
     assert again.config.subjects == tuple(
-        f"$JS.EVENT.ADVISORY.CONSUMER.{what}.{s.name}.*" for what in ("MAX_DELIVERIES", "MSG_TERMINATED")
+        f"$JS.EVENT.ADVISORY.CONSUMER.{what}.{s.name}.*"
+        for what in ("MAX_DELIVERIES", "MSG_TERMINATED")
     )
     with pytest.raises(ApiError, match="max_age"):
         gives_up.admin.streams.keep_dead_letters(s.name, max_age="1d")
     gives_up.admin.streams.delete(gives_up.kept)
-    assert gives_up.admin.streams.keep_dead_letters(s.name, max_age="1d").config.max_age == 86_400 * 10**9
+    assert (
+        gives_up.admin.streams.keep_dead_letters(s.name, max_age="1d").config.max_age
+        == 86_400 * 10**9
+    )
 
 
 def test_the_guide(spark: SparkSession, server: NatsServer) -> None:
     """In Spark, with what a consumer gives up after the first block; written twice it is stored once."""
-    keep, read, write = (partial(block.run, {DEFAULT_URL: server.url}) for block in blocks(GUIDE, "python"))
+    keep, read, write = (
+        partial(block.run, {DEFAULT_URL: server.url}) for block in blocks(GUIDE, "python")
+    )
     names: dict[str, Any] = {"spark": spark}
     keep(names)
     admin: JetStreamAdmin = names["admin"]

@@ -66,7 +66,9 @@ def test_rows_and_lag(kept: MakeStream, retention: str) -> None:
     s.fill(50)
     rows = s.rows()
     # A work queue is always read by Direct Gets, and others if the option says so.
-    second = query.run(maxMessagesPerTrigger=20, readWith="direct" if retention == "limits" else "consumer")
+    second = query.run(
+        maxMessagesPerTrigger=20, readWith="direct" if retention == "limits" else "consumer"
+    )
     assert second.counts == [20, 20, 10]
     assert second.stored == rows
     reaches((50, 0), s)
@@ -134,7 +136,10 @@ def test_a_work_queue_is_read_from_its_first_message(kept: MakeStream) -> None:
         ("startingOffsets", json.dumps({s.name: 3})),
         ("startingTimestamp", "2026-01-01T00:00:00Z"),
     ):
-        with pytest.raises(OptionError, match=f"stream {s.name}, a work queue: what a query passes over would be rem"):
+        with pytest.raises(
+            OptionError,
+            match=f"stream {s.name}, a work queue: what a query passes over would be rem",
+        ):
             query_of(s, **{name: value}).run()
         assert left(s) == [1, 2, 3, 4]
         assert consumers(s) == []
@@ -153,7 +158,10 @@ def test_a_batch_takes_nothing_from_a_work_queue(kept: MakeStream) -> None:
 def test_a_first_batch_that_is_planned_again(kept: MakeStream, retention: str | None) -> None:
     """Spark asks again where to begin when a query dies in its first batch, whose end is in the checkpoint by then."""
     s = kept(retention or "limits")
-    given: dict[str, Any] = {"startingOffsets": "latest", **({"durable": DURABLE} if retention else {})}
+    given: dict[str, Any] = {
+        "startingOffsets": "latest",
+        **({"durable": DURABLE} if retention else {}),
+    }
     if retention == "interest":
         make_consumer(s, "other")
     s.fill(5)

@@ -53,7 +53,10 @@ class Server(NamedTuple):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with NatsServer(config=ACCOUNTS) as running, Publisher(running.url, user="ann", **{"pass": PASSWORD}) as ann:
+    with (
+        NatsServer(config=ACCOUNTS) as running,
+        Publisher(running.url, user="ann", **{"pass": PASSWORD}) as ann,
+    ):
         orders = Stream(running.url, "ORDERS", ann)
         orders.fill(20)
         orders.purge(seq=11)
@@ -70,7 +73,10 @@ Options = dict[str, Any]
 NOWHERE = {"connectTimeout": "500ms"}
 NO_SERVER, SOON = "no NATS server could be reached at", r"within 0.5 s \(option servers\)"
 REFUSED = r"the NATS server at nats://127.0.0.1:\d+ refused the credentials"
-ORDERS, NOT_FOUND = r"cannot read stream ORDERS \(option stream\):", r"\(option stream\): stream not found .*"
+ORDERS, NOT_FOUND = (
+    r"cannot read stream ORDERS \(option stream\):",
+    r"\(option stream\): stream not found .*",
+)
 BEGINS, ENDS = "startingOffsets begins stream", "endingOffsets ends stream"
 LAST, STARTS = "last message has sequence 20", "reading starts at sequence 11"
 FIRST = "the first message kept has sequence 11; set failOnDataLoss to false to begin there"
@@ -126,31 +132,45 @@ def refuse(
     return refusal_of(caught.value)
 
 
-@pytest.mark.parametrize(("modes", "options", "sentence"), OPTIONS, ids=lambda value: str(value)[:50])
-def test_wrong_options(caplog: pytest.LogCaptureFixture, modes: str, options: Options, sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("modes", "options", "sentence"), OPTIONS, ids=lambda value: str(value)[:50]
+)
+def test_wrong_options(
+    caplog: pytest.LogCaptureFixture, modes: str, options: Options, sentence: str
+) -> None:
     for mode in modes:
-        kind, said = refuse(caplog, mode, {"servers": "nats://127.0.0.1:1", "stream": "S", **options})
+        kind, said = refuse(
+            caplog, mode, {"servers": "nats://127.0.0.1:1", "stream": "S", **options}
+        )
         assert kind == "OptionError"
         assert re.fullmatch(sentence, said), said
 
 
 def test_the_bucket_that_was_meant(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    found = refuse(caplog, "b", {"servers": server.url, "bucket": "prizes", **server.login}, BUCKET_ROWS)
+    found = refuse(
+        caplog, "b", {"servers": server.url, "bucket": "prizes", **server.login}, BUCKET_ROWS
+    )
     said = "there is no Key-Value bucket prizes (option bucket): no stream KV_prizes; did you mean prices"
     assert found == ("OptionError", said)
 
 
-def test_a_stream_is_not_given_as_a_bucket(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    found = refuse(caplog, "b", {"servers": server.url, "bucket": "ORDERS", **server.login}, BUCKET_ROWS)
-    said = (
-        "there is no Key-Value bucket ORDERS (option bucket): no stream KV_ORDERS; ORDERS is a stream (option stream)"
+def test_a_stream_is_not_given_as_a_bucket(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = refuse(
+        caplog, "b", {"servers": server.url, "bucket": "ORDERS", **server.login}, BUCKET_ROWS
     )
+    said = "there is no Key-Value bucket ORDERS (option bucket): no stream KV_ORDERS; ORDERS is a stream (option stream)"
     assert found == ("OptionError", said)
 
 
-def test_a_query_that_reads_what_is_there_and_stops_names_the_stream_that_was_meant(server: Server) -> None:
+def test_a_query_that_reads_what_is_there_and_stops_names_the_stream_that_was_meant(
+    server: Server,
+) -> None:
     """Spark prepares it before it asks where the query starts."""
-    reader: Any = data_source({"servers": server.url, "stream": "ORDRES", **server.login}).streamReader(SEQUENCE)
+    reader: Any = data_source(
+        {"servers": server.url, "stream": "ORDRES", **server.login}
+    ).streamReader(SEQUENCE)
     with pytest.raises(StreamNotFound, match=r"; did you mean ORDERS$"):
         reader.prepareForTriggerAvailableNow()
 
@@ -159,10 +179,14 @@ def test_a_stream_that_a_query_adds_names_the_one_that_was_meant(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def latest(stream: str, start: dict[str, Any]) -> Any:
-        reader: Any = data_source({"servers": server.url, "stream": stream, **server.login}).streamReader(SEQUENCE)
+        reader: Any = data_source(
+            {"servers": server.url, "stream": stream, **server.login}
+        ).streamReader(SEQUENCE)
         return reader.latestOffset(start, ReadAllAvailable())
 
-    begun: Any = data_source({"servers": server.url, "stream": "ORDERS", **server.login}).streamReader(SEQUENCE)
+    begun: Any = data_source(
+        {"servers": server.url, "stream": "ORDERS", **server.login}
+    ).streamReader(SEQUENCE)
     start = begun.initialOffset()
     with pytest.raises(StreamNotFound, match=r"; did you mean ORDERS$"):
         latest("ORDERS,ORDRES", start)
@@ -173,12 +197,21 @@ def test_a_stream_that_a_query_adds_names_the_one_that_was_meant(
         latest("ORDRES", {**start, "streams": {"ORDRES": position}})
 
 
-@pytest.mark.parametrize(("modes", "kind", "options", "sentence"), SERVER, ids=lambda value: str(value)[:50])
+@pytest.mark.parametrize(
+    ("modes", "kind", "options", "sentence"), SERVER, ids=lambda value: str(value)[:50]
+)
 def test_what_the_server_does_not_have_or_allow(
-    server: Server, caplog: pytest.LogCaptureFixture, modes: str, kind: str, options: Options, sentence: str
+    server: Server,
+    caplog: pytest.LogCaptureFixture,
+    modes: str,
+    kind: str,
+    options: Options,
+    sentence: str,
 ) -> None:
     for mode in modes:
-        found, said = refuse(caplog, mode, {"servers": server.url, "stream": "ORDERS", **server.login, **options})
+        found, said = refuse(
+            caplog, mode, {"servers": server.url, "stream": "ORDERS", **server.login, **options}
+        )
         assert re.fullmatch(kind, found), (found, said)
         assert re.fullmatch(sentence, said), said
 
@@ -186,14 +219,19 @@ def test_what_the_server_does_not_have_or_allow(
 def test_load_finds_what_is_wrong_for_a_stream_and_for_a_batch() -> None:
     with pytest.raises(OptionError, match=r"^there is no option steam; did you mean stream$"):
         data_source({"steam": "ORDERS"}).schema()
-    assert data_source({"stream": "ORDERS", "endingOffsets": "latest", "maxMessagesPerTrigger": 5}).schema()
+    assert data_source(
+        {"stream": "ORDERS", "endingOffsets": "latest", "maxMessagesPerTrigger": 5}
+    ).schema()
 
 
 def test_a_schema_that_is_not_a_subset(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     given = {"servers": server.url, "stream": "ORDERS", **server.login}
     schema = StructType().add("headers", MapType(StringType(), StringType()))
     kinds = "the type map<string,string>, but it is map<string,array<string>>"
-    assert refuse(caplog, "b", given, schema) == ("SchemaError", f'the schema gives column "headers" {kinds}')
+    assert refuse(caplog, "b", given, schema) == (
+        "SchemaError",
+        f'the schema gives column "headers" {kinds}',
+    )
 
 
 # What Spark alone shows.
@@ -205,14 +243,24 @@ def test_a_schema_that_is_not_a_subset(server: Server, caplog: pytest.LogCapture
         # `load` raises it: no query starts.
         ({"steam": "S"}, "OptionError", "there is no option steam; did you mean stream"),
         pytest.param(
-            *({"password": WRONG}, "AuthenticationFailed", r".* refused the credentials \(options user and password\)"),
+            *(
+                {"password": WRONG},
+                "AuthenticationFailed",
+                r".* refused the credentials \(options user and password\)",
+            ),
             marks=pytest.mark.full,
         ),
     ],
     ids=["load", "connect"],
 )
 def test_spark_shows_the_error_of_the_driver(
-    spark: SparkSession, server: Server, tmp_path: Path, spark_log: SparkLog, options: Options, kind: str, sentence: str
+    spark: SparkSession,
+    server: Server,
+    tmp_path: Path,
+    spark_log: SparkLog,
+    options: Options,
+    kind: str,
+    sentence: str,
 ) -> None:
     given = {**server.login, **options}
     with pytest.raises(AnalysisException) as of_batch:
@@ -231,7 +279,10 @@ def test_spark_shows_the_error_of_the_driver(
 
 @pytest.mark.full
 def test_plans_show_no_secret(spark: SparkSession, server: Server) -> None:
-    for name in {spec.name for spec in ConnectionOptions.specs if spec.secret} - {"password", "tlsKeySecret"}:
+    for name in {spec.name for spec in ConnectionOptions.specs if spec.secret} - {
+        "password",
+        "tlsKeySecret",
+    }:
         secrets = {name: PASSWORD, "tlsCertFile": "/cert.pem", "tlsKeySecret": PASSWORD}
         plan = plan_of(streaming(spark, "nats://127.0.0.1:1", "ORDERS", **secrets))
         assert "ORDERS" in plan

@@ -26,7 +26,16 @@ from spark_jetstream.streams.dead_letters import read_dead_letters
 from spark_jetstream.streams.latest import TablePart, read_table
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver
-from tests.support.reading import QUICK, SETTINGS, auto, connecting, direct, options, pulls, sequences
+from tests.support.reading import (
+    QUICK,
+    SETTINGS,
+    auto,
+    connecting,
+    direct,
+    options,
+    pulls,
+    sequences,
+)
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -46,7 +55,9 @@ def fake(no_election: None) -> Iterator[FakeJetStream]:
         yield running
 
 
-def group(leader: str = "A", silent: tuple[int, ...] = (1, 1), since: str = CREATED, **others: Any) -> dict[str, Any]:
+def group(
+    leader: str = "A", silent: tuple[int, ...] = (1, 1), since: str = CREATED, **others: Any
+) -> dict[str, Any]:
     """What A says of the cluster: who leads, and for how many seconds each of the others has been silent."""
     peers = [
         {"name": name, "current": True, "active": seconds * SECOND // 2, **others}
@@ -71,7 +82,12 @@ def state_of(fake: FakeJetStream) -> dict[str, Any]:
 def shorter(fake: FakeJetStream, last: int = 30, **fields: Any) -> dict[str, Any]:
     """An old state of the stream."""
     info = fake.info()
-    return {**info, "state": {**info["state"], "messages": last, "last_seq": last}, "cluster": group(), **fields}
+    return {
+        **info,
+        "state": {**info["state"], "messages": last, "last_seq": last},
+        "cluster": group(),
+        **fields,
+    }
 
 
 #: What a server answers that leads no more.
@@ -88,13 +104,19 @@ FORMER: dict[str, Callable[[FakeJetStream], dict[str, Any]]] = {
 @pytest.mark.parametrize("former", FORMER.values(), ids=FORMER)
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_position_does_not_move(
-    fake: FakeJetStream, caplog: pytest.LogCaptureFixture, former: Callable[[FakeJetStream], dict[str, Any]], fail: str
+    fake: FakeJetStream,
+    caplog: pytest.LogCaptureFixture,
+    former: Callable[[FakeJetStream], dict[str, Any]],
+    fail: str,
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_jetstream")
     start = Offset({"S": StreamPosition(READ + 1, CREATED)})
     end = Offset({"S": StreamPosition(2 * READ + 1, CREATED)})
     answers(fake, former(fake))
-    assert driver(fake.url, failOnDataLoss=fail).latest(start, limited=True).streams["S"].next == 2 * READ + 1
+    assert (
+        driver(fake.url, failOnDataLoss=fail).latest(start, limited=True).streams["S"].next
+        == 2 * READ + 1
+    )
     answers(fake, former(fake))
     assert driver(fake.url, failOnDataLoss=fail).ranges(start, end)[-1].end == 2 * READ + 1
     assert caplog.messages == []
@@ -102,7 +124,9 @@ def test_a_position_does_not_move(
 
 @pytest.mark.parametrize("former", FORMER.values(), ids=FORMER)
 @pytest.mark.parametrize("read", [pulls, direct, auto])
-def test_a_task_reads_on(fake: FakeJetStream, former: Callable[[FakeJetStream], dict[str, Any]], read: Any) -> None:
+def test_a_task_reads_on(
+    fake: FakeJetStream, former: Callable[[FakeJetStream], dict[str, Any]], read: Any
+) -> None:
     """The consumer exists, or the answer came, and what the stream is now is looked up."""
     [part] = driver(fake.url, streaming=False, readWith="consumer").batch_ranges()
     answers(fake, former(fake))
@@ -115,7 +139,9 @@ def test_the_leader_is_asked_twice_for_what_a_replica_lacks(fake: FakeJetStream)
     lagging, former = iter([READ]), iter([NO_MESSAGE])
     fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
     fake.leader = lambda request: next(former, None) or fake.message(request)
-    assert sequences(direct(options(fake.url), replace(part, count=None))) == list(range(1, 2 * READ + 1))
+    assert sequences(direct(options(fake.url), replace(part, count=None))) == list(
+        range(1, 2 * READ + 1)
+    )
     assert next(former, None) is None
 
 
@@ -130,7 +156,11 @@ def test_a_leader_that_has_not_applied_its_log(fake: FakeJetStream, read: Any, l
         nonlocal looks
         looks += 1
         # The first look shows that this is the stream, the second one is between the leader's answers.
-        return shorter(fake, READ) if looks == 2 or (lost and looks > 2) else {**fake.info(), "cluster": group()}
+        return (
+            shorter(fake, READ)
+            if looks == 2 or (lost and looks > 2)
+            else {**fake.info(), "cluster": group()}
+        )
 
     def leader(request: dict[str, Any]) -> dict[str, Any]:
         return NO_MESSAGE if looks <= 2 or lost else fake.message(request)
@@ -139,7 +169,9 @@ def test_a_leader_that_has_not_applied_its_log(fake: FakeJetStream, read: Any, l
     fake.lagging, lagging = [READ], iter([READ])
     fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
     there = READ if lost else 2 * READ
-    assert sequences(read(options(fake.url), replace(part, count=None))) == list(range(1, there + 1))
+    assert sequences(read(options(fake.url), replace(part, count=None))) == list(
+        range(1, there + 1)
+    )
     assert not lost or (looks, fake.count("STREAM.MSG.GET")) == (3, 2)
 
 
@@ -188,14 +220,17 @@ def refused_to_ask(fake: FakeJetStream) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "lost"), [(deleted, 2), (led_by_another, 1), (deleted_and_told_late, 2), (refused_to_ask, 2)]
+    ("happens", "lost"),
+    [(deleted, 2), (led_by_another, 1), (deleted_and_told_late, 2), (refused_to_ask, 2)],
 )
 def test_a_count_that_nothing_disproves_is_a_loss(
     gapped: FakeJetStream, happens: Callable[[FakeJetStream], None], lost: int
 ) -> None:
     part = counted(gapped)
     happens(gapped)
-    with pytest.raises(DataLossError, match=f"^{lost} of {READ} messages of stream S, sequences 1 to {READ}, were"):
+    with pytest.raises(
+        DataLossError, match=f"^{lost} of {READ} messages of stream S, sequences 1 to {READ}, were"
+    ):
         sequences(pulls(gapped.url, part))
 
 
@@ -212,7 +247,9 @@ def test_a_leader_that_nobody_follows_disproves_no_count(gapped: FakeJetStream) 
         sequences(pulls(gapped.url, part, replace(SETTINGS, retry_timeout=0.1)))
 
 
-def test_a_message_removed_between_the_end_of_a_batch_and_its_tasks_is_a_loss(gapped: FakeJetStream) -> None:
+def test_a_message_removed_between_the_end_of_a_batch_and_its_tasks_is_a_loss(
+    gapped: FakeJetStream,
+) -> None:
     """The tasks have the counts of the first step: a state of the second one would show no removal since."""
     planner = driver(gapped.url, maxMessagesPerTrigger=READ)
     start = Offset({"S": StreamPosition(1, CREATED)})
@@ -231,7 +268,9 @@ def test_a_server_that_does_not_know_the_stream_yet(fake: FakeJetStream, stage: 
     lagging = iter([READ])
     fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
     fake.lies[stage] = lambda honest: [
-        honest.frames if (lie := next(former, None)) is None else honest.saying(json.dumps(lie).encode())
+        honest.frames
+        if (lie := next(former, None)) is None
+        else honest.saying(json.dumps(lie).encode())
     ]
     assert sequences(read(options(fake.url), part)) == list(range(1, 2 * READ + 1))
 
@@ -246,7 +285,9 @@ def test_a_loss_that_the_leader_confirms(fake: FakeJetStream, silent: tuple[int,
     assert moved.streams["S"].next == 2 * READ + 1
 
 
-@pytest.mark.parametrize("servers", [group(silent=(140, 140)), group(offline=True), group("B"), group("")])
+@pytest.mark.parametrize(
+    "servers", [group(silent=(140, 140)), group(offline=True), group("B"), group("")]
+)
 def test_a_loss_that_no_leader_confirms(fake: FakeJetStream, servers: dict[str, Any]) -> None:
     """Nobody is asked to accept a loss that may be none: the error is one of an outage."""
     fake.look = lambda: {**fake.info(), "cluster": servers}
@@ -261,7 +302,10 @@ def test_without_a_position_the_leader_must_be_followed(fake: FakeJetStream) -> 
     old = shorter(fake, cluster=group(silent=(140, 140)))
     answers(fake, old)
     assert driver(fake.url, streaming=False).batch_ranges()[-1].end == 2 * READ + 1
-    for first in (driver(fake.url).report_latest, lambda: driver(fake.url).latest(None, limited=True)):
+    for first in (
+        driver(fake.url).report_latest,
+        lambda: driver(fake.url).latest(None, limited=True),
+    ):
         answers(fake, old)
         assert first().streams["S"].next == 2 * READ + 1
 
@@ -279,14 +323,23 @@ def test_a_table_has_what_a_leader_that_nobody_follows_has_not(
     subject = fake.messages.pop(50)
     fake.store(1, lambda _: subject)
     answers(fake, *first, *[shorter(fake, last, cluster=group(silent=(140, 140)))] * 4)
-    runs = read_table(connecting(fake.url), TablePart("S", CREATED, direct=direct), SETTINGS, "test")
+    runs = read_table(
+        connecting(fake.url), TablePart("S", CREATED, direct=direct), SETTINGS, "test"
+    )
     assert sorted(sequences(runs)) == [*range(1, 50), *range(51, 2 * READ + 2)]
 
 
 @pytest.mark.parametrize("servers", [group(silent=(140, 140)), group("B"), group("")])
-def test_a_bucket_has_the_revisions_that_its_leader_has(fake: FakeJetStream, servers: dict[str, Any]) -> None:
+def test_a_bucket_has_the_revisions_that_its_leader_has(
+    fake: FakeJetStream, servers: dict[str, Any]
+) -> None:
     """By a former leader's state this revision would not be there yet."""
-    config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 5, "retention": "limits"}
+    config = {
+        "name": "KV_b",
+        "subjects": ["$KV.b.>"],
+        "max_msgs_per_subject": 5,
+        "retention": "limits",
+    }
     answers(fake, *[shorter(fake, cluster=servers)] * 2)
     fake.lies["STREAM.INFO.KV_b"] = lambda honest: [
         honest.saying(json.dumps({**fake.look(), "config": config}).encode())
@@ -317,13 +370,23 @@ def test_a_past_table_is_proven_by_all_that_the_leader_has(
 
 def test_the_leader_is_asked_twice_for_a_dead_letter(fake: FakeJetStream) -> None:
     """What its server has not got yet is not gone; what the stream does not reach after all is."""
-    given_up = {"stream": "S", "consumer": "c", "deliveries": 1, "timestamp": "2030-01-01T00:00:00Z"}
+    given_up = {
+        "stream": "S",
+        "consumer": "c",
+        "deliveries": 1,
+        "timestamp": "2030-01-01T00:00:00Z",
+    }
     body = {**given_up, "type": "io.nats.jetstream.advisory.v1.max_deliver"}
-    advisories = [(number, json.dumps({**body, "stream_seq": number}).encode()) for number in (READ, 3 * READ)]
+    advisories = [
+        (number, json.dumps({**body, "stream_seq": number}).encode()) for number in (READ, 3 * READ)
+    ]
     former = iter([{"error": {"code": 404, "err_code": 10037, "description": "no message found"}}])
     fake.leader = lambda request: next(former, None) or fake.message(request)
     answers(fake, shorter(fake))
     asked = Requests(lambda patience: connect(options(fake.url), patience=patience), 10.0)
     [batch] = read_dead_letters(asked, "S", advisories, ("sequence", "gone"))
-    assert batch.to_pylist() == [{"sequence": READ, "gone": False}, {"sequence": 3 * READ, "gone": True}]
+    assert batch.to_pylist() == [
+        {"sequence": READ, "gone": False},
+        {"sequence": 3 * READ, "gone": True},
+    ]
     assert next(former, None) is None

@@ -43,7 +43,9 @@ HOUR = 3600 * SECOND
 class Case:
     """A stream, and a query with the filter ``a`` that has read ten messages of it."""
 
-    def __init__(self, make: MakeStream, *, filtered: bool = False, durable: bool = False, **config: Any) -> None:
+    def __init__(
+        self, make: MakeStream, *, filtered: bool = False, durable: bool = False, **config: Any
+    ) -> None:
         self.stream = make(storage="memory", allow_direct=True, **{**config, "max_age": 0})
         self.given: dict[str, Any] = {}
         if filtered:
@@ -66,7 +68,9 @@ class Case:
 
     def publish(self, tokens: str) -> None:
         """Store one message for each letter, on the subject that it names."""
-        self.stream.send(*(Message(f"{self.stream.subject}.{token}", b"x" * 100) for token in tokens))
+        self.stream.send(
+            *(Message(f"{self.stream.subject}.{token}", b"x" * 100) for token in tokens)
+        )
 
     def purge(self, token: str) -> None:
         self.stream.purge(filter=f"{self.stream.subject}.{token}")
@@ -75,7 +79,9 @@ class Case:
         """Let a consumer of another application take all messages of a subject; ``published`` come meanwhile."""
 
         async def work(js: JetStreamContext) -> None:
-            other = await js.pull_subscribe(f"{self.stream.subject}.{token}", "other", self.stream.name)
+            other = await js.pull_subscribe(
+                f"{self.stream.subject}.{token}", "other", self.stream.name
+            )
             self.publish(published)
             left = len(published)
             while left:  # the consumer may know only of some yet
@@ -88,7 +94,10 @@ class Case:
 
     def wait_for_first(self, sequence: int) -> None:
         """Wait until the stream begins at a sequence."""
-        wait_until(lambda: self.stream.state()["first_seq"] == sequence, f"{self.stream.name} begins at {sequence}")
+        wait_until(
+            lambda: self.stream.state()["first_seq"] == sequence,
+            f"{self.stream.name} begins at {sequence}",
+        )
 
 
 #: What is published, and what happens then.
@@ -119,15 +128,45 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, bool], Happening, str]] = [
     ("purged", {}, {}, BEGINNING_PURGED, LOSS),
     ("expired", {"max_age": SECOND}, {}, EXPIRED, LOSS),
     ("pushed out", {"max_msgs": 20}, {}, PUSHED_OUT, LOSS),
-    ("unfiltered and held, expired", {**INTEREST, "max_age": SECOND}, {"durable": True}, EXPIRED, LOSS),
+    (
+        "unfiltered and held, expired",
+        {**INTEREST, "max_age": SECOND},
+        {"durable": True},
+        EXPIRED,
+        LOSS,
+    ),
     # Newer messages on their subjects took their places.
     ("superseded", {"max_msgs_per_subject": 1}, {}, SUPERSEDED, NONE),
     ("superseded, long age", {"max_msgs_per_subject": 1, "max_age": HOUR}, {}, SUPERSEDED, NONE),
     ("superseded or expired", {"max_msgs_per_subject": 1, "max_age": SECOND}, {}, EXPIRED, LOSS),
-    ("interest, superseded", {**INTEREST, "max_msgs_per_subject": 1}, {"durable": True}, SUPERSEDED, NONE),
-    ("work queue, superseded", {**QUEUE, "max_msgs_per_subject": 1}, {"durable": True}, SUPERSEDED, NONE),
-    ("interest, superseded, purge", {**INTEREST, "max_msgs_per_subject": 1}, {"durable": True}, ALL_PURGED, LOSS),
-    ("work queue, superseded, purge", {**QUEUE, "max_msgs_per_subject": 1}, {"durable": True}, ALL_PURGED, LOSS),
+    (
+        "interest, superseded",
+        {**INTEREST, "max_msgs_per_subject": 1},
+        {"durable": True},
+        SUPERSEDED,
+        NONE,
+    ),
+    (
+        "work queue, superseded",
+        {**QUEUE, "max_msgs_per_subject": 1},
+        {"durable": True},
+        SUPERSEDED,
+        NONE,
+    ),
+    (
+        "interest, superseded, purge",
+        {**INTEREST, "max_msgs_per_subject": 1},
+        {"durable": True},
+        ALL_PURGED,
+        LOSS,
+    ),
+    (
+        "work queue, superseded, purge",
+        {**QUEUE, "max_msgs_per_subject": 1},
+        {"durable": True},
+        ALL_PURGED,
+        LOSS,
+    ),
     # With a filter, and nothing that holds what matches.
     ("filter, expired", {"max_age": SECOND}, FILTER, EXPIRED, LOSS),
     ("filter, purged", {}, FILTER, ALL_PURGED, LOSS),
@@ -154,7 +193,9 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, bool], Happening, str]] = [
     ("config", "query", "happening", "outcome"),
     [
         # What expires takes its second.
-        pytest.param(*row, id=name, marks=pytest.mark.full if EXPIRED in row and name != "expired" else ())
+        pytest.param(
+            *row, id=name, marks=pytest.mark.full if EXPIRED in row and name != "expired" else ()
+        )
         for name, *row in ROWS
     ],
 )
@@ -200,7 +241,9 @@ def test_what_a_gap_means_in_a_bucket(stream: MakeStream) -> None:
     bucket.send(*revisions)
     planner().latest(position, limited=True)
     bucket.purge()
-    with pytest.raises(DataLossError, match=f"messages 21 to 40 of stream {bucket.name} went before being read"):
+    with pytest.raises(
+        DataLossError, match=f"messages 21 to 40 of stream {bucket.name} went before being read"
+    ):
         planner().latest(position, limited=True)
 
 
@@ -219,7 +262,9 @@ def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"maxMessagesPerTrigger": 100, "minPartitions": 3}], ids=str)
-def test_a_stream_that_goes_faster_than_it_is_read(stream: MakeStream, given: dict[str, Any]) -> None:
+def test_a_stream_that_goes_faster_than_it_is_read(
+    stream: MakeStream, given: dict[str, Any]
+) -> None:
     """Each look finds another gap. A query that accepts them reads what follows, of this stream and of others."""
     s, other = stream(max_msgs=10), stream()
     planner = driver(s.url, f"{s.name},{other.name}", failOnDataLoss="false", **given)
@@ -237,7 +282,9 @@ def test_a_stream_that_goes_faster_than_it_is_read(stream: MakeStream, given: di
         }
         # Message ids name the task: when the batch runs again, each has its messages.
         again = driver(s.url, f"{s.name},{other.name}", failOnDataLoss="false").ranges(at, end)
-        assert [(part.first, part.end) for part in again] == [(part.first, part.end) for part in parts]
+        assert [(part.first, part.end) for part in again] == [
+            (part.first, part.end) for part in parts
+        ]
         at = end
 
 
@@ -248,7 +295,9 @@ def test_a_running_query_knows_that_also_of_the_next_batch_with_rows(stream: Mak
     case.stream.purge(seq=16)
     case.publish("ba")
     end = case.running.latest(case.position, limited=True)
-    assert read(case.stream.url, case.running.ranges(case.position, end)) == {case.stream.name: [22]}
+    assert read(case.stream.url, case.running.ranges(case.position, end)) == {
+        case.stream.name: [22]
+    }
     # It knows no more than that.
     case.publish("b")
     case.stream.purge(seq=24)
@@ -312,7 +361,9 @@ def test_the_position_of_a_quiet_filter_keeps_up(stream: MakeStream, available_n
     assert case.planner().latest(moved, limited=True) == moved
 
 
-def test_what_matches_later_does_not_move_the_position_of_a_run_that_ends(stream: MakeStream) -> None:
+def test_what_matches_later_does_not_move_the_position_of_a_run_that_ends(
+    stream: MakeStream,
+) -> None:
     case = Case(stream, filtered=True, max_age=HOUR)
     case.publish("b" * 10)
     case.stream.purge(seq=11)
@@ -333,13 +384,17 @@ def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
         s.publisher.publish([Message(f"{s.subject}.waiting.{number}", b"x", headers)])
 
     schedule(1, "@at 2020-01-01T00:00:00Z")
-    wait_until(lambda: s.state()["first_seq"] == 2, "the first schedule is published, at sequence 2")
+    wait_until(
+        lambda: s.state()["first_seq"] == 2, "the first schedule is published, at sequence 2"
+    )
     schedule(2, "@at 2100-01-01T00:00:00Z")
     planner = driver(s.url, s.name)
     end = planner.latest(start, limited=True)
     parts = planner.ranges(start, end)
     schedule(2, "@at 2020-01-01T00:00:00Z")  # takes the place of the other one, and is published
-    wait_until(lambda: s.state()["last_seq"] == 5, "the second schedule is published, at sequence 5")
+    wait_until(
+        lambda: s.state()["last_seq"] == 5, "the second schedule is published, at sequence 5"
+    )
     s.wait_for(2)
     assert read(s.url, parts) == {s.name: [2]}
     assert read(s.url, planner.ranges(end, planner.latest(end, limited=True))) == {s.name: [5]}
@@ -351,7 +406,9 @@ def test_what_goes_before_it_is_counted(stream: MakeStream, filtered: bool) -> N
     case = Case(stream, filtered=filtered)
     case.publish("a" * 20)
     (start, end), *_ = run(case.planner(), case.position)
-    case.stream.publisher.api(f"STREAM.MSG.DELETE.{case.stream.name}", {"seq": 25})  # a gap, which makes it count
+    case.stream.publisher.api(
+        f"STREAM.MSG.DELETE.{case.stream.name}", {"seq": 25}
+    )  # a gap, which makes it count
     with WireProxy(case.stream.url) as proxy, ThreadPoolExecutor(1) as pool:
         planner = driver(proxy.url, case.stream.name, **case.given)
         counting = proxy.stall_at(b"CONSUMER.CREATE")
@@ -363,7 +420,9 @@ def test_what_goes_before_it_is_counted(stream: MakeStream, filtered: bool) -> N
             planned.result(60)
 
 
-@pytest.mark.parametrize(("retention", "can_move"), [("interest", True), ("workqueue", True), ("workqueue", False)])
+@pytest.mark.parametrize(
+    ("retention", "can_move"), [("interest", True), ("workqueue", True), ("workqueue", False)]
+)
 def test_a_running_query_notices_that_its_messages_are_purged(
     stream: MakeStream, monkeypatch: pytest.MonkeyPatch, retention: str, can_move: bool
 ) -> None:
@@ -383,7 +442,9 @@ def test_a_running_query_notices_that_its_messages_are_purged(
 
 @pytest.mark.parametrize("following", ["bbb", "bbba"])
 @pytest.mark.parametrize("available_now", [True, False])
-def test_what_others_take_after_a_commit_is_not_lost(stream: MakeStream, following: str, available_now: bool) -> None:
+def test_what_others_take_after_a_commit_is_not_lost(
+    stream: MakeStream, following: str, available_now: bool
+) -> None:
     """The purge of a commit moves the consumer of a work queue past messages that do not match."""
     case = Case(stream, filtered=True, durable=True, retention="workqueue")
     case.publish("aa")
@@ -399,7 +460,9 @@ def test_what_others_take_after_a_commit_is_not_lost(stream: MakeStream, followi
     assert planner_after(case.planner(), position) == [16][: following.count("a")]
 
 
-def test_a_purge_without_an_answer_is_its_own(stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_purge_without_an_answer_is_its_own(
+    stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The purge of a commit was carried out, and moved the consumer; the second attempt finds nothing to purge."""
     case = Case(stream, filtered=True, durable=True, retention="workqueue")
     case.publish("aa")
@@ -479,27 +542,44 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
             for name, tail in tails.items():
                 for token in tail:
                     expires = [("Nats-TTL", "1s")] if token == "A" else None
-                    [sequence] = publisher.publish([Message(f"{name}.{'b' if token == 'b' else 'a'}", b"x", expires)])
+                    [sequence] = publisher.publish(
+                        [Message(f"{name}.{'b' if token == 'b' else 'a'}", b"x", expires)]
+                    )
                     if token == "D":
                         publisher.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
             remaining = [6 + tail.count("a") + tail.count("b") for tail in TAILS]
             wait_until(
-                lambda: [publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in tails] == remaining,
+                lambda: (
+                    [publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in tails]
+                    == remaining
+                ),
                 "what is to be left",
             )
         for query, (name, tail) in itertools.product(queries, tails.items()):
-            expected = [at for at, token in enumerate(tail, start=7) if token in ("a" if query[0] else "ab")]
+            expected = [
+                at for at, token in enumerate(tail, start=7) if token in ("a" if query[0] else "ab")
+            ]
             end = ends[name, query]
             shorter = tail == "a"
-            reason = "read up to sequence 10, and now ends at 7" if shorter else "gave its sequences to other messages"
+            reason = (
+                "read up to sequence 10, and now ends at 7"
+                if shorter
+                else "gave its sequences to other messages"
+            )
             # Both the planner that saw the messages and one that starts anew notice.
             for noticing in (running[name, query], planner(name, *query)):
-                with pytest.raises(DataLossError, match=f"stream {name} lost its tail.*{reason}.* at sequence 7"):
+                with pytest.raises(
+                    DataLossError, match=f"stream {name} lost its tail.*{reason}.* at sequence 7"
+                ):
                     noticing.latest(end, limited=True)
             going_on = planner(name, *query, failOnDataLoss="false")
             [noticed] = run(going_on, end, batches=1)
             # The batch that notices it reads nothing of the stream, whoever plans it.
-            assert going_on.ranges(*noticed) == planner(name, *query, failOnDataLoss="false").ranges(*noticed) == []
+            assert (
+                going_on.ranges(*noticed)
+                == planner(name, *query, failOnDataLoss="false").ranges(*noticed)
+                == []
+            )
             assert planner_after(going_on, noticed[1]) == expected
 
 
@@ -535,7 +615,9 @@ def test_a_batch_that_was_planned_before_the_tail_was_lost(tmp_path: Path, store
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_commit_of_a_position_beyond_a_lost_tail(tmp_path: Path, retention: str, restarted: bool) -> None:
+def test_a_commit_of_a_position_beyond_a_lost_tail(
+    tmp_path: Path, retention: str, restarted: bool
+) -> None:
     """Spark commits the end of the last batch when it has the next one: what is stored since is not removed with it."""
     store, kept = tmp_path / "store", tmp_path / "kept"
     with NatsServer(store_dir=store) as server:
@@ -550,7 +632,10 @@ def test_a_commit_of_a_position_beyond_a_lost_tail(tmp_path: Path, retention: st
         fill(server.url, "S", 15)
         going_on = before
         if restarted:
-            with pytest.raises(DataLossError, match="stream S lost its tail and gave its sequences to other messages"):
+            with pytest.raises(
+                DataLossError,
+                match="stream S lost its tail and gave its sequences to other messages",
+            ):
                 before.latest(end, limited=True)
             going_on = driver(server.url, durable="spark", failOnDataLoss="false")
         noticed = going_on.latest(end, limited=True)
@@ -564,7 +649,10 @@ def test_a_commit_of_a_position_beyond_a_lost_tail(tmp_path: Path, retention: st
         going_on.commit(noticed)
         assert going_on.latest(last, limited=True) == last
         # Readers, who have another connection, may hold messages for a moment.
-        wait_until(lambda: api(server.url, "STREAM.INFO.S")["state"]["messages"] == 0, "the end of all messages")
+        wait_until(
+            lambda: api(server.url, "STREAM.INFO.S")["state"]["messages"] == 0,
+            "the end of all messages",
+        )
 
 
 def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -> None:
@@ -598,7 +686,10 @@ def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -
         assert api(other, "STREAM.INFO.S")["state"]["last_seq"] == 50
         fill(other, "S", 100)
         for way, planner in running.items():
-            with pytest.raises(DataLossError, match="stream S lost its tail and gave its sequences to other messages"):
+            with pytest.raises(
+                DataLossError,
+                match="stream S lost its tail and gave its sequences to other messages",
+            ):
                 planner.latest(ends[way], limited=True)
             going_on = driver(other, failOnDataLoss="false", **ways[way])
             assert planner_after(going_on, ends[way]) == list(range(51, 151))

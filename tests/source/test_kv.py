@@ -26,13 +26,17 @@ DELETED = (("KV-Operation", "DEL"),)
 PURGED = (("KV-Operation", "PURGE"), ("Nats-Rollup", "sub"))
 
 
-def put(bucket: Stream, key: str, value: bytes = b"", headers: tuple[tuple[str, str], ...] | None = None) -> int:
+def put(
+    bucket: Stream, key: str, value: bytes = b"", headers: tuple[tuple[str, str], ...] | None = None
+) -> int:
     """Store a revision; its number."""
     return bucket.send(Message(f"$KV.{name_of(bucket)}.{key}", value, headers))[0]
 
 
 def options(bucket: Stream, /, **given: object) -> dict[str, str]:
-    return {"servers": bucket.url, "bucket": name_of(bucket)} | {name: str(value) for name, value in given.items()}
+    return {"servers": bucket.url, "bucket": name_of(bucket)} | {
+        name: str(value) for name, value in given.items()
+    }
 
 
 def table(spark: SparkSession, bucket: Stream, /, **given: object) -> DataFrame:
@@ -106,13 +110,18 @@ def test_all_revisions(prices: Stream) -> None:
         (7, "fruit.pear", "PUT"),
     ]
     assert [row.value for row in revisions if row.operation != "PUT"] == [None, None]
-    part = rows(prices, history="true", startingOffsets=f'{{"{name_of(prices)}": 4}}', readWith="direct")
+    part = rows(
+        prices, history="true", startingOffsets=f'{{"{name_of(prices)}": 4}}', readWith="direct"
+    )
     assert [row.revision for row in part] == [4, 5, 6, 7]
 
 
 def test_some_columns(prices: Stream) -> None:
     some = StructType([BUCKET_ROWS["revision"], BUCKET_ROWS["key"]])
-    assert [tuple(row) for row in calls.rows(options(prices), some)] == [(4, "fruit.apple"), (7, "fruit.pear")]
+    assert [tuple(row) for row in calls.rows(options(prices), some)] == [
+        (4, "fruit.apple"),
+        (7, "fruit.pear"),
+    ]
     values = calls.rows(options(prices, history="true"), StructType([BUCKET_ROWS["value"]]))
     assert [row.value for row in values] == [b"1", b"3", b"4", None, None, b""]
 
@@ -126,7 +135,9 @@ def test_some_columns(prices: Stream) -> None:
         ("fruit", [], []),
     ],
 )
-def test_filters_of_keys(prices: Stream, keys: str, current: list[str], revisions: list[int]) -> None:
+def test_filters_of_keys(
+    prices: Stream, keys: str, current: list[str], revisions: list[int]
+) -> None:
     assert [row.key for row in rows(prices, keys=keys)] == current
     assert [row.revision for row in rows(prices, keys=keys, history="true")] == revisions
     run = feed(prices, keys=keys).run()
@@ -134,14 +145,26 @@ def test_filters_of_keys(prices: Stream, keys: str, current: list[str], revision
 
 
 def test_a_mirrored_bucket(stream: MakeStream, prices: Stream) -> None:
-    mirror = stream(name=f"KV_{name_of(prices)}_copy", subjects=None, mirror={"name": prices.name}, allow_direct=True)
+    mirror = stream(
+        name=f"KV_{name_of(prices)}_copy",
+        subjects=None,
+        mirror={"name": prices.name},
+        allow_direct=True,
+    )
     mirror.wait_for(6)
     assert [(row.bucket, row.key, row.revision) for row in rows(mirror, keys="fruit.*")] == [
         (name_of(mirror), "fruit.apple", 4),
         (name_of(mirror), "fruit.pear", 7),
     ]
     for how in ("consumer", "direct"):
-        assert [row.revision for row in rows(mirror, history="true", readWith=how)] == [1, 3, 4, 5, 6, 7]
+        assert [row.revision for row in rows(mirror, history="true", readWith=how)] == [
+            1,
+            3,
+            4,
+            5,
+            6,
+            7,
+        ]
     run = feed(mirror, keys="milk").run()
     assert entries(run.rows) == [("milk", b"3", "PUT"), ("milk", None, "DELETE")]
 
@@ -160,7 +183,10 @@ def test_the_change_feed(stream: MakeStream, way: str) -> None:
     put(bucket, "b", headers=DELETED)
     put(bucket, "a", headers=PURGED)
     run = frame.run()
-    assert entries(run.rows) == [("b", None, "DELETE"), ("a", None, "PURGE")]  # the purge took the put with it
+    assert entries(run.rows) == [
+        ("b", None, "DELETE"),
+        ("a", None, "PURGE"),
+    ]  # the purge took the put with it
     assert {row["bucket"] for row in run.rows} == {name_of(bucket)}
     assert entries(frame.run().rows) == []
 
@@ -205,7 +231,10 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: MakeStream, tmp_
             block.run({DEFAULT_URL: bucket.url, FOLDER: str(tmp_path)}, names)
         current = {row.key: row.value for row in names["current"].collect()}
         assert {row.key for row in names["fruit"].collect()} == {"fruit.apple"}
-        assert {(row.key, row.revision) for row in names["earlier"].collect()} == {("fruit.apple", 2), ("milk", 3)}
+        assert {(row.key, row.revision) for row in names["earlier"].collect()} == {
+            ("fruit.apple", 2),
+            ("milk", 3),
+        }
         assert names["revisions"].count() == int(bucket.state()["messages"])
         merged = spark.read.parquet(str(tmp_path / "prices" / str(number)))
         assert {row.key: row.value for row in merged.collect()} == current
@@ -213,7 +242,10 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: MakeStream, tmp_
         # So does a batch that is run again, or holds what was merged before.
         before = merged.orderBy("key").collect()
         names["merge"](names["revisions"], number)
-        assert spark.read.parquet(str(tmp_path / "prices" / str(number))).orderBy("key").collect() == before
+        assert (
+            spark.read.parquet(str(tmp_path / "prices" / str(number))).orderBy("key").collect()
+            == before
+        )
         if number == 0:
             put(bucket, "milk", b"5")
             put(bucket, "milk", headers=DELETED)
@@ -229,8 +261,14 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: MakeStream, tmp_
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"bucket": "nowhere"}, r"there is no Key-Value bucket nowhere \(option bucket\): no stream KV_nowhere"),
-        ({"history": "true", "startingOffsets": '{"OTHER": 5}'}, "names bucket .OTHER., which option bucket does not"),
+        (
+            {"bucket": "nowhere"},
+            r"there is no Key-Value bucket nowhere \(option bucket\): no stream KV_nowhere",
+        ),
+        (
+            {"history": "true", "startingOffsets": '{"OTHER": 5}'},
+            "names bucket .OTHER., which option bucket does not",
+        ),
         ({"readWith": "direct"}, "option readWith cannot be direct for the current table of KV_"),
     ],
 )

@@ -134,7 +134,13 @@ def test_default_config_of_include_header_does_not_break_existing_query(
     assert [set(row.asDict()) for row in once.rows[:1]] == [{"stream", "sequence"}]
     s.fill(5)
     other.fill(5)
-    both = streaming(spark, s.url, f"{s.name},{other.name}", "sequence bigint, stream string", maxMessagesPerTrigger=4)
+    both = streaming(
+        spark,
+        s.url,
+        f"{s.name},{other.name}",
+        "sequence bigint, stream string",
+        maxMessagesPerTrigger=4,
+    )
     run = available_now(both, tmp_path)
     assert (of(run, s), of(run, other)) == (between(71, 76), between(1, 6))
     assert max(run.counts) == 4
@@ -150,21 +156,34 @@ def test_max_offsets_per_trigger(stream: MakeStream) -> None:
     for _ in range(2):
         query.resume()
         found += [query.step(), query.step()]
-    assert [by_stream(rows, *streams) for rows in found] == [[7, 2, 1, 0], [8, 2, 0, 0], [8, 2, 0, 0], [9, 1, 0, 0]]
+    assert [by_stream(rows, *streams) for rows in found] == [
+        [7, 2, 1, 0],
+        [8, 2, 0, 0],
+        [8, 2, 0, 0],
+        [9, 1, 0, 0],
+    ]
     rest = query.rest()
     assert sorted(chain(*found, rest)) == sorted(chain(*(s.rows() for s in (large, middle, small))))
     assert query.end is not None
     assert query.end["streams"][empty.name]["next"] == 1
     # Once: Spark asks for all that is available. The limits say nothing then.
     limits = {"maxMessagesPerTrigger": 20, "minMessagesPerTrigger": 20}
-    assert calls.sequences("s", {"servers": large.url, "stream": large.name, **limits}) == between(1, 102)
+    assert calls.sequences("s", {"servers": large.url, "stream": large.name, **limits}) == between(
+        1, 102
+    )
 
 
 def test_rate_limit_set_to_long_max_should_not_overflow(stream: MakeStream) -> None:
     s = stream()
     s.fill(30)
     start = json.dumps({s.name: 6})
-    query = Query(s.url, s.name, startingOffsets=start, maxMessagesPerTrigger=2**63 - 1, maxBytesPerTrigger="1024t")
+    query = Query(
+        s.url,
+        s.name,
+        startingOffsets=start,
+        maxMessagesPerTrigger=2**63 - 1,
+        maxBytesPerTrigger="1024t",
+    )
     assert query.run().counts == [25]
 
 
@@ -173,7 +192,9 @@ def test_min_offsets_per_trigger(stream: MakeStream) -> None:
     """With a clock of the test's own. Kafka's first batch does not wait, and its delay counts from the last batch."""
     s = stream()
     now = 1000.0
-    planner = planning.driver(s.url, s.name, clock=lambda: now, minMessagesPerTrigger=10, maxTriggerDelay="60s")
+    planner = planning.driver(
+        s.url, s.name, clock=lambda: now, minMessagesPerTrigger=10, maxTriggerDelay="60s"
+    )
     begin = end = planner.initial()
     # Seconds that pass, messages that come, and where the query is then.
     for seconds, messages, expected in (
@@ -209,7 +230,11 @@ def test_composite_read_limit(stream: MakeStream) -> None:
     streams = [stream() for _ in range(3)]
     url, names = streams[0].url, ",".join(s.name for s in streams)
     now = 0.0
-    limits: dict[str, Any] = {"minMessagesPerTrigger": 15, "maxMessagesPerTrigger": 20, "maxTriggerDelay": "5s"}
+    limits: dict[str, Any] = {
+        "minMessagesPerTrigger": 15,
+        "maxMessagesPerTrigger": 20,
+        "maxTriggerDelay": "5s",
+    }
     planner = planning.driver(url, names, clock=lambda: now, **limits)
     at = planner.initial()
     for seconds, messages, expected in (
@@ -233,13 +258,18 @@ def test_composite_read_limit(stream: MakeStream) -> None:
     s.fill(40, size=1000)
     query = Query(s.url, s.name, maxMessagesPerTrigger=25)
     assert query.run(maxBytesPerTrigger="1m").counts == [25, 15]
-    last_two: dict[str, Any] = {"startingOffsets": json.dumps({s.name: 39}), "maxBytesPerTrigger": "1"}
+    last_two: dict[str, Any] = {
+        "startingOffsets": json.dumps({s.name: 39}),
+        "maxBytesPerTrigger": "1",
+    }
     assert Query(s.url, s.name, maxMessagesPerTrigger=25, **last_two).run().counts == [1, 1]
     assert Query(s.url, s.name, **last_two).run().counts == [1, 1]
 
 
 @pytest.mark.parametrize("subjects", ["*.a", None])
-def test_fetched_data_reset_should_reset_all_fields(stream: MakeStream, subjects: str | None) -> None:
+def test_fetched_data_reset_should_reset_all_fields(
+    stream: MakeStream, subjects: str | None
+) -> None:
     """Messages that come while a batch is read belong to a later one; with `Trigger.AvailableNow` to the next run."""
     s = stream()
     s.fill(25)
@@ -271,7 +301,10 @@ def test_input_row_metrics(spark: SparkSession, stream: MakeStream, tmp_path: Pa
             other.fill(2)
             expected += count + 2
             run.wait_for(expected, query)
-        wait_until(lambda: sum(each.numInputRows for each in query.recentProgress) == expected, "the last progress")
+        wait_until(
+            lambda: sum(each.numInputRows for each in query.recentProgress) == expected,
+            "the last progress",
+        )
         last = {each.stream: each.messages for each in lag(query.lastProgress).values()}
     finally:
         query.stop()
@@ -281,7 +314,9 @@ def test_input_row_metrics(spark: SparkSession, stream: MakeStream, tmp_path: Pa
     assert last == {s.name: 0, other.name: 0}
 
 
-def test_custom_metrics_with_rate_limit(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_custom_metrics_with_rate_limit(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path
+) -> None:
     """The end of the stream is the one at which Spark planned the micro-batch."""
     s = stream()
     s.fill(40)
@@ -294,7 +329,9 @@ def test_custom_metrics_with_rate_limit(spark: SparkSession, stream: MakeStream,
             s.fill(5, "other")
 
     frame = streaming(spark, s.url, s.name, subjects=f"{s.subject}.a", maxMessagesPerTrigger=15)
-    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)).start()
+    query = (
+        frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)).start()
+    )
     assert lag(query.lastProgress) == {}
     begun.set()
     query.processAllAvailable()
@@ -323,15 +360,27 @@ def check_sources(run: Run, sources: int, rows: list[int]) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("column", "reuse", "sources", "rows"),
-    [("sequence + 0 AS number", "false", 1, 4), ("sequence + 0 AS number", "true", 1, 2), ("sequence", "true", 2, 4)],
+    [
+        ("sequence + 0 AS number", "false", 1, 4),
+        ("sequence + 0 AS number", "true", 1, 2),
+        ("sequence", "true", 2, 4),
+    ],
 )
 def test_stream_stream_self_join_generates_only_one_offset_in_log_and_correct_metrics(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, column: str, reuse: str, sources: int, rows: int
+    spark: SparkSession,
+    stream: MakeStream,
+    tmp_path: Path,
+    column: str,
+    reuse: str,
+    sources: int,
+    rows: int,
 ) -> None:
     """One frame is one source, if all columns of the join are computed ones; with others Spark makes two sources."""
     s = stream()
     s.fill(4)
-    frame = streaming(spark, s.url, s.name, maxMessagesPerTrigger=2).selectExpr("sequence % 2 AS key", column)
+    frame = streaming(spark, s.url, s.name, maxMessagesPerTrigger=2).selectExpr(
+        "sequence % 2 AS key", column
+    )
     spark.conf.set("spark.sql.exchange.reuse", reuse)
     try:
         run = available_now(frame.join(frame, "key").toDF("key", "one", "other"), tmp_path)
@@ -350,12 +399,16 @@ def test_current_partition_offsets_should_be_set_when_no_new_data_comes_in(
     short, long = stream(), stream()
     short.fill(10)
     long.fill(25)
-    one, two = (streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=5) for s in (short, long))
+    one, two = (
+        streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=5) for s in (short, long)
+    )
     run = available_now(one.union(one), tmp_path / "one")
     assert Counter(run.sequences) == dict.fromkeys(between(1, 11), 2)
     check_sources(run, 1, [10, 10])
     run = available_now(one.union(two), tmp_path / "two")
-    assert [by_stream(rows, short, long) for _, rows in sorted(run.batches.items())] == [[5, 5]] * 2 + [[0, 5]] * 3
+    assert [by_stream(rows, short, long) for _, rows in sorted(run.batches.items())] == [
+        [5, 5]
+    ] * 2 + [[0, 5]] * 3
     check_sources(run, 2, [10, 10, 5, 5, 5])
     long.fill(5)
     assert by_stream(available_now(one.union(two), tmp_path / "two").rows, short, long) == [0, 5]
@@ -384,7 +437,9 @@ def test_subscribing_topic_by_name(stream: MakeStream, at: str, fail_on_data_los
     assert run.counts == [10, 2]
 
 
-def test_topic_level_offsets_tolerate_a_new_topic(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+def test_topic_level_offsets_tolerate_a_new_topic(
+    stream: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
     """An added stream is read from where the options say, and a removed one is forgotten, with a word."""
     old, new = stream(), stream()
     old.fill(10)
@@ -399,12 +454,17 @@ def test_topic_level_offsets_tolerate_a_new_topic(stream: MakeStream, caplog: py
     assert query.run(stream=both).rows == []
     new.fill(4)
     old.fill(4)
-    dropped = f"stream {new.name} is in the checkpoint and not in option stream: its position is dropped"
+    dropped = (
+        f"stream {new.name} is in the checkpoint and not in option stream: its position is dropped"
+    )
     assert dropped not in caplog.text
     run = query.run()
     assert (of(run, old), of(run, new)) == (between(14, 18), [])
     assert caplog.text.count(dropped) == 1
-    with pytest.raises(OptionError, match=f"of another query: it has {old.name}, and option stream names {new.name};"):
+    with pytest.raises(
+        OptionError,
+        match=f"of another query: it has {old.name}, and option stream names {new.name};",
+    ):
         query.run(stream=new.name)
     # Back again, it is a new stream for the query.
     run = query.run(stream=both)
@@ -413,7 +473,9 @@ def test_topic_level_offsets_tolerate_a_new_topic(stream: MakeStream, caplog: py
 
 
 @pytest.mark.usefixtures("no_connection_left")
-def test_no_crash_looping_during_uncommitted_batch_retry_in_available_now_trigger(stream: MakeStream) -> None:
+def test_no_crash_looping_during_uncommitted_batch_retry_in_available_now_trigger(
+    stream: MakeStream,
+) -> None:
     """A batch that failed is planned again as it was, although a stream was added and the limits are others."""
     s, added = stream(), stream()
     s.fill(7)
@@ -426,7 +488,9 @@ def test_no_crash_looping_during_uncommitted_batch_retry_in_available_now_trigge
     again.prepare_available_now()
     assert planning.read(s.url, again.ranges(begin, end)) == {s.name: between(1, 6)}
     rest = [planning.read(s.url, again.ranges(*each)) for each in planning.run(again, end)]
-    assert [name for found in rest for name in sorted(found) for _ in found[name]].count(added.name) == 2
+    assert [name for found in rest for name in sorted(found) for _ in found[name]].count(
+        added.name
+    ) == 2
     assert [sequence for found in rest for sequence in found.get(s.name, [])] == between(6, 11)
 
 
@@ -456,7 +520,11 @@ DAMAGES = pytest.mark.parametrize(
 
 @DAMAGES
 def test_subscribe_topic_by_pattern_with_topic_recreation_between_batches(
-    stream: MakeStream, caplog: pytest.LogCaptureFixture, damage: Callable[[Stream], None], text: str, expected: range
+    stream: MakeStream,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Stream], None],
+    text: str,
+    expected: range,
 ) -> None:
     """A loss fails the query unless it is accepted."""
     s = stream()
@@ -519,7 +587,11 @@ def test_empty_partitions_should_not_record_to_latest_offset(stream: MakeStream)
     assert query.run().batches == {}
     assert query.end == before
     latest = query.resume()._reader.reportLatestOffset()
-    progress = {"sources": [{"description": "", "startOffset": before, "endOffset": before, "latestOffset": latest}]}
+    progress = {
+        "sources": [
+            {"description": "", "startOffset": before, "endOffset": before, "latestOffset": latest}
+        ]
+    }
     assert lag(json.dumps(progress)) == {s.name: StreamLag(s.name, 11, None, None, None)}
     s.create()
     s.fill(4)
@@ -527,7 +599,9 @@ def test_empty_partitions_should_not_record_to_latest_offset(stream: MakeStream)
 
 
 @pytest.mark.parametrize("mode", ["b", "s"])
-def test_fail_on_data_loss_false_should_not_return_duplicated_records(stream: MakeStream, mode: str) -> None:
+def test_fail_on_data_loss_false_should_not_return_duplicated_records(
+    stream: MakeStream, mode: str
+) -> None:
     """The first of the named messages are gone."""
     s = stream()
     s.fill(20)
@@ -537,7 +611,11 @@ def test_fail_on_data_loss_false_should_not_return_duplicated_records(stream: Ma
     if mode == "b":
         # All of them: nothing is left to read, which is the same loss.
         for end in (6, 11, 12):
-            bounds = {**options, "endingOffsets": json.dumps({s.name: end}), "failOnDataLoss": "false"}
+            bounds = {
+                **options,
+                "endingOffsets": json.dumps({s.name: end}),
+                "failOnDataLoss": "false",
+            }
             assert calls.sequences(mode, bounds) == between(11, end)
     kept = "the first message kept has sequence 11; set failOnDataLoss to false to begin there"
     with pytest.raises(OptionError, match=f"begins stream {s.name} at sequence 3, but {kept}"):
@@ -554,13 +632,18 @@ def test_read_kafka_transactional_messages(stream: MakeStream) -> None:
     for number in (1, 2, 3):
         assert query.run().rows == []
         headers = [("Nats-Batch-Id", "x"), ("Nats-Batch-Sequence", str(number))]
-        s.publisher.request(f"{s.subject}.a", b"", headers + [("Nats-Batch-Commit", "1")] * (number == 3))
+        s.publisher.request(
+            f"{s.subject}.a", b"", headers + [("Nats-Batch-Commit", "1")] * (number == 3)
+        )
     assert query.run().sequences == [1, 2, 3]
     # Gaps at the beginning, in the middle and at the end of what is read, and wider ones than the limit.
     s.fill(17)
     s.remove(4, 5, 6, 7, 9, 12, 14, 15, 16, 17, 20)
     run = query.run(maxMessagesPerTrigger=3)
-    assert [[row["sequence"] for row in rows] for rows in run.batches.values()] == [[8, 10, 11], [13, 18, 19]]
+    assert [[row["sequence"] for row in rows] for rows in run.batches.values()] == [
+        [8, 10, 11],
+        [13, 18, 19],
+    ]
     assert query.end is not None
     assert query.end["streams"][s.name]["next"] == 21
 
@@ -569,7 +652,11 @@ def test_concurrent_use_of_kafka_data_consumer(stream: MakeStream) -> None:
     """Tasks of one process, which share its connection, read the same range and others of the stream."""
     s = stream()
     s.fill_in_turn(1000, ["a", "b"])
-    choices: list[dict[str, object]] = [{}, {"subjects": f"{s.subject}.a"}, {"endingOffsets": '{"NAME": 301}'}]
+    choices: list[dict[str, object]] = [
+        {},
+        {"subjects": f"{s.subject}.a"},
+        {"endingOffsets": '{"NAME": 301}'},
+    ]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda given: read(s, fetchBatch=50, **given), choices * 8))
     assert found == [between(1, 1001), list(range(1, 1001, 2)), between(1, 301)] * 8
@@ -684,7 +771,9 @@ def test_start_offset_does_not_match_assigned(stream: MakeStream) -> None:
     planner = planning.driver(s.url, s.name)
     assert len(planner.ranges(*ours)) == 1
     for each in ((ours[0], theirs[1]), (theirs[0], ours[1]), theirs):
-        with pytest.raises(OptionError, match=f"it has {other.name}, and option stream names {s.name};"):
+        with pytest.raises(
+            OptionError, match=f"it has {other.name}, and option stream names {s.name};"
+        ):
             planner.ranges(*each)
     with pytest.raises(OptionError, match="option bucket names KV_settings;"):
         planning.driver(s.url, bucket="settings").latest(ours[1], limited=True)
@@ -696,16 +785,48 @@ def test_start_offset_does_not_match_assigned(stream: MakeStream) -> None:
 @pytest.mark.parametrize(
     ("mode", "options", "text"),
     [
-        ("s", {"endingOffsets": "latest"}, "no meaning in a streaming query: stop the query, or use trigger(availab"),
-        ("s", {"endingTimestamp": "0"}, "option endingTimestamp has no meaning in a streaming query"),
-        ("s", {"minMessagesPerTrigger": "6", "maxMessagesPerTrigger": "5"}, "minMessagesPerTrigger (6) is larger"),
-        ("b", {"startingOffsets": "latest"}, "option startingOffsets cannot be latest in a batch read"),
+        (
+            "s",
+            {"endingOffsets": "latest"},
+            "no meaning in a streaming query: stop the query, or use trigger(availab",
+        ),
+        (
+            "s",
+            {"endingTimestamp": "0"},
+            "option endingTimestamp has no meaning in a streaming query",
+        ),
+        (
+            "s",
+            {"minMessagesPerTrigger": "6", "maxMessagesPerTrigger": "5"},
+            "minMessagesPerTrigger (6) is larger",
+        ),
+        (
+            "b",
+            {"startingOffsets": "latest"},
+            "option startingOffsets cannot be latest in a batch read",
+        ),
         ("b", {"startingOffsets": '{"A": -1}'}, "a sequence from 1 to 2^63-1 for stream"),
         ("b", {"endingOffsets": '{"A": -2}'}, "a sequence from 1 to 2^63-1 for stream"),
-        ("b", {"startingOffsets": '{"A": 5}', "endingOffsets": '{"A": 4}'}, "before 4, but startingOffsets begins at"),
-        ("b", {"stream": "A,B", "endingOffsets": '{"A": 5}'}, 'endingOffsets gives no sequence for stream "B"'),
-        ("bs", {"stream": "A,B", "startingOffsets": '{"A": 5}'}, 'startingOffsets gives no sequence for stream "B"'),
-        ("bs", {"startingOffsets": '{"A": 5, "B": 5}'}, 'names stream "B", which option stream does not'),
+        (
+            "b",
+            {"startingOffsets": '{"A": 5}', "endingOffsets": '{"A": 4}'},
+            "before 4, but startingOffsets begins at",
+        ),
+        (
+            "b",
+            {"stream": "A,B", "endingOffsets": '{"A": 5}'},
+            'endingOffsets gives no sequence for stream "B"',
+        ),
+        (
+            "bs",
+            {"stream": "A,B", "startingOffsets": '{"A": 5}'},
+            'startingOffsets gives no sequence for stream "B"',
+        ),
+        (
+            "bs",
+            {"startingOffsets": '{"A": 5, "B": 5}'},
+            'names stream "B", which option stream does not',
+        ),
         ("bs", {"startingOffsets": '{"A": "earliest"}'}, "a sequence from 1 to 2^63-1 for stream"),
         ("bs", {"stream": None}, "option stream is required: the name of the stream to read"),
         ("bs", {"minPartitions": "0"}, "minPartitions must be a whole number"),
@@ -722,10 +843,16 @@ def test_bad_source_options(mode: str, options: dict[str, Any], text: str) -> No
 def options_of_kafka() -> list[tuple[str, list[str]]]:
     """The options in the table of docs/migrating.md, each with those that do the same here."""
     page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
-    table = re.search(r"^### Options of the source\n\n\|.*\n\|.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    table = re.search(
+        r"^### Options of the source\n\n\|.*\n\|.*\n((?:\|.*\n)+)", page, re.MULTILINE
+    )
     assert table is not None
     cells = [row.split("|")[1:3] for row in table[1].splitlines()]
-    return [(name, re.findall(r"`(\w+)`", ours)) for theirs, ours in cells for name in re.findall("`(.+?)`", theirs)]
+    return [
+        (name, re.findall(r"`(\w+)`", ours))
+        for theirs, ours in cells
+        for name in re.findall("`(.+?)`", theirs)
+    ]
 
 
 @pytest.mark.parametrize(("theirs", "ours"), options_of_kafka(), ids=str)
@@ -736,7 +863,11 @@ def test_unsupported_kafka_configs(theirs: str, ours: list[str]) -> None:
         return
     with pytest.raises(OptionError) as caught:
         SourceOptions.from_spark({"stream": "A", theirs.lower(): "1"}, streaming=True)
-    said = re.fullmatch(rf"there is no option {theirs}(?:; did you mean ([\w ]+))?", str(caught.value), re.IGNORECASE)
+    said = re.fullmatch(
+        rf"there is no option {theirs}(?:; did you mean ([\w ]+))?",
+        str(caught.value),
+        re.IGNORECASE,
+    )
     assert said is not None
     assert (said[1].split(" and ") if said[1] else []) == ours
 
@@ -746,6 +877,8 @@ def test_the_tests_of_the_table_exist() -> None:
     for file in ("source", "sink"):
         path = ROOT / "tests" / file / "test_like_kafka.py"
         own = path.read_text(encoding="utf-8")
-        for where, name in re.findall(r"(?:([\w/]+\.py)\s+)?(test_\w+)\b(?!\.py)", own.split('"""')[1]):
+        for where, name in re.findall(
+            r"(?:([\w/]+\.py)\s+)?(test_\w+)\b(?!\.py)", own.split('"""')[1]
+        ):
             text = (ROOT / "tests" / where).read_text(encoding="utf-8") if where else own
             assert f"\ndef {name}(" in text, name

@@ -55,7 +55,9 @@ class Hooked:
     calls: int = 0
     done: bool = False
 
-    def __call__(self, to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
+    def __call__(
+        self, to: Connect, part: SequenceRange, settings: PullSettings, label: str
+    ) -> Iterator[MessageRun]:
         self.calls += 1
         mine = self.calls == self.call
         if mine and self.at == 0:
@@ -140,7 +142,10 @@ def test_without_content_nothing_is_read_for_it(bucket: Bucket) -> None:
     (group,) = bucket.plan()
     never = Hooked(lambda: None)
     rows = bucket.read(group, columns=ALL, content_off=True, read=never)
-    assert [(row["name"], row["size"], row["content"]) for row in rows] == [("a", 3, None), ("b", 0, None)]
+    assert [(row["name"], row["size"], row["content"]) for row in rows] == [
+        ("a", 3, None),
+        ("b", 0, None),
+    ]
     assert bucket.read(group, columns=("size",), read=never) == [{"size": 3}, {"size": 0}]
     assert never.calls == 0
 
@@ -167,15 +172,21 @@ def test_one_consumer_reads_many_objects_whose_chunks_are_mixed(bucket: Bucket) 
     assert bucket.contents(*bucket.plan(direct=True), read=read_direct, together=7) == contents
 
 
-def test_batches_are_bounded_by_their_content(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_bounded_by_their_content(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = [400, 400, 300, 0, 5000, 10, 990, 1]
     contents = {f"o{at}": random.Random(at).randbytes(size) for at, size in enumerate(sizes)}
     bucket.publisher.publish([frame for item in contents.items() for frame in bucket.frames(*item)])
     monkeypatch.setattr(object_reader, "BATCH_BYTES", 1000)
     (group,) = bucket.plan()
-    batches = list(ObjectRows(bucket.connect, SETTINGS, "test", bucket.options(), SOME).of_group(group))
+    batches = list(
+        ObjectRows(bucket.connect, SETTINGS, "test", bucket.options(), SOME).of_group(group)
+    )
     assert [batch.num_rows for batch in batches] == [2, 2, 1, 2, 1]
-    assert {row["name"]: row["content"] for batch in batches for row in rows_of(batch, SOME)} == contents
+    assert {
+        row["name"]: row["content"] for batch in batches for row in rows_of(batch, SOME)
+    } == contents
     monkeypatch.setattr(object_reader, "_ROWS", 3)
     without = ObjectRows(bucket.connect, SETTINGS, "test", bucket.options(contentOff=True), SOME)
     assert [batch.num_rows for batch in without.of_group(group)] == [3, 3, 2]
@@ -184,7 +195,11 @@ def test_batches_are_bounded_by_their_content(bucket: Bucket, monkeypatch: pytes
 def test_a_mirror_of_a_bucket(bucket: Bucket, publisher: Publisher) -> None:
     bucket.put(("a", b"123"), ("b", b"4"))
     mirror = Bucket.__new__(Bucket)
-    mirror.__dict__ |= {**bucket.__dict__, "name": f"{bucket.name}_COPY", "stream": f"{bucket.stream}_COPY"}
+    mirror.__dict__ |= {
+        **bucket.__dict__,
+        "name": f"{bucket.name}_COPY",
+        "stream": f"{bucket.stream}_COPY",
+    }
     config = {"name": mirror.stream, "mirror": {"name": bucket.stream}, "storage": "memory"}
     publisher.api(f"STREAM.CREATE.{mirror.stream}", config)
     try:
@@ -211,7 +226,9 @@ def planned(bucket: Bucket) -> list[ObjectGroup]:
 
 def purge_meta(bucket: Bucket) -> None:
     """Remove all up to the meta message of "a"."""
-    info = bucket.publisher.api(f"STREAM.MSG.GET.{bucket.stream}", {"last_by_subj": meta_subject(bucket.name, "a")})
+    info = bucket.publisher.api(
+        f"STREAM.MSG.GET.{bucket.stream}", {"last_by_subj": meta_subject(bucket.name, "a")}
+    )
     bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"seq": info["message"]["seq"] + 1})
 
 
@@ -228,17 +245,39 @@ def replace_by_link(bucket: Bucket) -> None:
 
 #: What befalls "a" after the plan, the content that it has then, what is logged, and the data loss that it is.
 AFTER_THE_PLAN: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes], str]] = {
-    "replaced": (lambda bucket: bucket.put(("a", b"new" * 5000)), {"a": b"new" * 5000, "b": b"b"}, ""),
+    "replaced": (
+        lambda bucket: bucket.put(("a", b"new" * 5000)),
+        {"a": b"new" * 5000, "b": b"b"},
+        "",
+    ),
     "replaced by a link": (replace_by_link, {"a": b"b", "b": b"b"}, ""),
-    "deleted": (lambda bucket: bucket.delete("a"), {"b": b"b"}, "object 'a' was deleted while it was read"),
-    "purged": (purge_meta, {"b": b"b"}, "LOSS object 'a' is gone: its meta message was purged, or has expired"),
-    "all deleted": (Bucket.remove, {}, "LOSS object 'a': stream STREAM was deleted after this read was planned"),
-    "all created again": (create_again, {}, "LOSS object 'a': stream STREAM was deleted and created again"),
+    "deleted": (
+        lambda bucket: bucket.delete("a"),
+        {"b": b"b"},
+        "object 'a' was deleted while it was read",
+    ),
+    "purged": (
+        purge_meta,
+        {"b": b"b"},
+        "LOSS object 'a' is gone: its meta message was purged, or has expired",
+    ),
+    "all deleted": (
+        Bucket.remove,
+        {},
+        "LOSS object 'a': stream STREAM was deleted after this read was planned",
+    ),
+    "all created again": (
+        create_again,
+        {},
+        "LOSS object 'a': stream STREAM was deleted and created again",
+    ),
 }
 
 
 @pytest.mark.usefixtures("no_election")
-@pytest.mark.parametrize(("happens", "contents", "problem"), AFTER_THE_PLAN.values(), ids=AFTER_THE_PLAN)
+@pytest.mark.parametrize(
+    ("happens", "contents", "problem"), AFTER_THE_PLAN.values(), ids=AFTER_THE_PLAN
+)
 def test_after_the_plan(
     bucket: Bucket,
     planned: list[ObjectGroup],
@@ -253,7 +292,9 @@ def test_after_the_plan(
     if text != problem:
         with pytest.raises(DataLossError, match=text):
             bucket.read(*planned)
-    assert bucket.contents(*planned, settings=FORGIVING if text != problem else SETTINGS) == contents
+    assert (
+        bucket.contents(*planned, settings=FORGIVING if text != problem else SETTINGS) == contents
+    )
     assert text in caplog.text
 
 
@@ -269,18 +310,29 @@ def delete_link_and_target(bucket: Bucket) -> None:
 #: What befalls an empty object "e", or a link "l" to "t", after the plan, and the content that they have then.
 AFTER_A_PLAN_WITHOUT_CHUNKS: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes]]] = {
     "nothing": (lambda bucket: None, {"e": b"", "l": b"1"}),
-    "empty one replaced": (lambda bucket: bucket.put(("e", b"new" * 1000)), {"e": b"new" * 1000, "l": b"1"}),
-    "empty one replaced by a link": (lambda bucket: bucket.link("e", bucket.name, "t2"), {"e": b"2", "l": b"1"}),
+    "empty one replaced": (
+        lambda bucket: bucket.put(("e", b"new" * 1000)),
+        {"e": b"new" * 1000, "l": b"1"},
+    ),
+    "empty one replaced by a link": (
+        lambda bucket: bucket.link("e", bucket.name, "t2"),
+        {"e": b"2", "l": b"1"},
+    ),
     "empty one deleted": (lambda bucket: bucket.delete("e"), {"l": b"1"}),
     "link points elsewhere": (point_elsewhere, {"e": b"", "l": b"2"}),
-    "link replaced by an object": (lambda bucket: bucket.store("l", b"own"), {"e": b"", "l": b"own"}),
+    "link replaced by an object": (
+        lambda bucket: bucket.store("l", b"own"),
+        {"e": b"", "l": b"own"},
+    ),
     "link deleted": (lambda bucket: bucket.delete("l"), {"e": b""}),
     "link and target deleted": (delete_link_and_target, {"e": b""}),
 }
 
 
 @pytest.mark.parametrize("read", [read_range, read_direct])
-@pytest.mark.parametrize(("happens", "contents"), AFTER_A_PLAN_WITHOUT_CHUNKS.values(), ids=AFTER_A_PLAN_WITHOUT_CHUNKS)
+@pytest.mark.parametrize(
+    ("happens", "contents"), AFTER_A_PLAN_WITHOUT_CHUNKS.values(), ids=AFTER_A_PLAN_WITHOUT_CHUNKS
+)
 def test_after_the_plan_of_objects_without_chunks(
     bucket: Bucket, happens: Callable[[Bucket], None], contents: dict[str, bytes], read: Read
 ) -> None:
@@ -292,11 +344,15 @@ def test_after_the_plan_of_objects_without_chunks(
     assert bucket.contents(*groups, read=read) == contents
 
 
-def test_an_object_without_chunks_that_was_purged_is_a_loss(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_object_without_chunks_that_was_purged_is_a_loss(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
     bucket.put(("a", b""), ("b", b"b"), ("c", b""))
     groups = bucket.plan()
     purge_meta(bucket)
-    with pytest.raises(DataLossError, match="object 'a' is gone: its meta message was purged, or has expired"):
+    with pytest.raises(
+        DataLossError, match="object 'a' is gone: its meta message was purged, or has expired"
+    ):
         bucket.read(*groups)
     assert bucket.contents(*groups, settings=FORGIVING) == {"b": b"b", "c": b""}
     assert "object 'a' is gone" in caplog.text
@@ -337,12 +393,16 @@ def test_between_two_chunks(bucket: Bucket, to: str, read: Read) -> None:
 
     # Two requests are under way at most, of the 40 chunks: what is left of them goes before it is asked for.
     between = Hooked(change, at=1, inner=read)
-    contents = bucket.contents(*groups, read=between, together=2, settings=replace(SETTINGS, batch=5, max_bytes=50_000))
+    contents = bucket.contents(
+        *groups, read=between, together=2, settings=replace(SETTINGS, batch=5, max_bytes=50_000)
+    )
     assert between.done
     assert contents == {"b": b"b", **({"a": new} if to == "replace" else {})}
 
 
-def test_replaced_again_while_the_new_version_is_read(bucket: Bucket, planned: list[ObjectGroup]) -> None:
+def test_replaced_again_while_the_new_version_is_read(
+    bucket: Bucket, planned: list[ObjectGroup]
+) -> None:
     bucket.put(("a", b"2" * 5000))
     # Read 1: the chunks of the plan. 2: the meta message. 3: the chunks of the new version.
     again = Hooked(lambda: bucket.put(("a", b"3" * 5000), headers={"N": ["1"]}), call=3)
@@ -359,13 +419,17 @@ def test_replaced_each_time_it_is_read(
 ) -> None:
     monkeypatch.setattr(object_reader, "_ATTEMPTS", 3)
 
-    def read(to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
+    def read(
+        to: Connect, part: SequenceRange, settings: PullSettings, label: str
+    ) -> Iterator[MessageRun]:
         if part.subjects[0].startswith(f"$O.{bucket.name}.C."):
             bucket.store("a", b"2")
             bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"filter": part.subjects[0]})
         yield from read_range(to, part, settings, label)
 
-    with pytest.raises(JetStreamError, match="object 'a' was replaced again each time it was read, 3 times"):
+    with pytest.raises(
+        JetStreamError, match="object 'a' was replaced again each time it was read, 3 times"
+    ):
         bucket.contents(*planned, read=read)
 
 
@@ -403,7 +467,9 @@ def test_a_damaged_object(bucket: Bucket, kind: str, caplog: pytest.LogCaptureFi
     fields, fault_text = DAMAGES[kind]
     bucket.put(("before", b"1" * 500))
     feed = Feed(bucket)
-    sequences = bucket.publisher.publish(bucket.frames("broken", b"0123456789" * 100, chunk=100, **fields))
+    sequences = bucket.publisher.publish(
+        bucket.frames("broken", b"0123456789" * 100, chunk=100, **fields)
+    )
     if kind == "gone":
         bucket.publisher.api(f"STREAM.MSG.DELETE.{bucket.stream}", {"seq": sequences[4]})
     bucket.link("link", bucket.name, "broken")
@@ -411,7 +477,9 @@ def test_a_damaged_object(bucket: Bucket, kind: str, caplog: pytest.LogCaptureFi
     problem = f"bucket {bucket.name}, object '%s' is damaged: .*{fault_text}"
     part = feed.cut()
     for damaged in ("broken", "link"):
-        with pytest.raises(DataLossError, match=f"{problem % damaged}.*set failOnDataLoss to false"):
+        with pytest.raises(
+            DataLossError, match=f"{problem % damaged}.*set failOnDataLoss to false"
+        ):
             bucket.read(*bucket.plan(damaged))
         with pytest.raises(DataLossError, match=problem % damaged):
             feed.read(part, glob=damaged)
@@ -443,7 +511,9 @@ def test_a_replica_that_lags_behind_is_asked_again(bucket: Bucket, lies: int) ->
     (group,) = bucket.plan()
     told = 0
 
-    def read(to: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
+    def read(
+        to: Connect, part: SequenceRange, settings: PullSettings, label: str
+    ) -> Iterator[MessageRun]:
         nonlocal told
         if part.subjects[0].startswith(f"$O.{bucket.name}.C.") and told < lies:
             told += 1
@@ -465,7 +535,9 @@ def test_an_object_that_no_binary_column_can_hold(bucket: Bucket) -> None:
     bucket.store("huge", b"1", size=LARGEST_CONTENT + 1)
     groups = bucket.plan(contentOff=True)
     for use in (bucket.plan, partial(bucket.read, *groups)):
-        with pytest.raises(JetStreamError, match=f"bucket {bucket.name}, object 'huge' has 2,147,483,648 bytes"):
+        with pytest.raises(
+            JetStreamError, match=f"bucket {bucket.name}, object 'huge' has 2,147,483,648 bytes"
+        ):
             use()
     assert bucket.contents(*bucket.plan("small")) == {"small": b"1"}
 
@@ -488,12 +560,17 @@ def test_links_to_objects(make: Callable[[], Bucket]) -> None:
         "far": b"there" * 1000,
         "last": b"last",
     }
-    assert (rows["far"]["size"], rows["far"]["chunks"], rows["far"]["bucket"]) == (5000, 5, bucket.name)
+    assert (rows["far"]["size"], rows["far"]["chunks"], rows["far"]["bucket"]) == (
+        5000,
+        5,
+        bucket.name,
+    )
     assert rows["near"]["digest"] == rows["target"]["digest"]
     assert rows["near"]["headers"] is None
     assert rows["near"]["modified"] > rows["target"]["modified"]
     assert bucket.read(columns=("name", "size", "content"), content_off=True) == [
-        {"name": name, "size": rows[name]["size"], "content": None} for name in ("target", "near", "far", "last")
+        {"name": name, "size": rows[name]["size"], "content": None}
+        for name in ("target", "near", "far", "last")
     ]
     # Nothing of the target is asked for.
     never = Hooked(lambda: None)
@@ -546,7 +623,11 @@ NOT_FOUND = {"error": {"code": 404, "err_code": 10059, "description": "stream no
 #: A stream that was deleted and created again since, of a leader that has heard nobody for long.
 UNFOLLOWED = {
     "created": "2023-11-13T00:00:00Z",
-    "cluster": {"name": "test", "leader": "A", "replicas": [{"name": "B", "current": True, "active": 140 * 10**9}]},
+    "cluster": {
+        "name": "test",
+        "leader": "A",
+        "replicas": [{"name": "B", "current": True, "active": 140 * 10**9}],
+    },
 }
 
 
@@ -580,7 +661,12 @@ def test_a_bucket_that_was_deleted_is_looked_for_once(bucket: Bucket) -> None:
         groups = bucket.plan()
         bucket.remove()
         connection: Any = Former(bucket.connect(5.0), bucket.stream, [])
-        assert bucket.contents(*groups, connect=lambda _, connection=connection: connection, settings=FORGIVING) == {}
+        assert (
+            bucket.contents(
+                *groups, connect=lambda _, connection=connection: connection, settings=FORGIVING
+            )
+            == {}
+        )
         asked.append(connection.asked)
         bucket.create()
     assert asked[0] == asked[1]
@@ -598,7 +684,9 @@ def test_the_target_of_a_link_is_replaced(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("content_off", [False, True])
 @pytest.mark.parametrize("to", ["nothing", "t2"])
-def test_a_link_changes_before_its_target_is_looked_for(bucket: Bucket, to: str, content_off: bool) -> None:
+def test_a_link_changes_before_its_target_is_looked_for(
+    bucket: Bucket, to: str, content_off: bool
+) -> None:
     bucket.put(("t", b"1"), ("t2", b"22"))
     bucket.link("l", bucket.name, "t")
     groups = bucket.plan("l")
@@ -612,7 +700,9 @@ def test_a_link_changes_before_its_target_is_looked_for(bucket: Bucket, to: str,
 
     # Without content read 1 is that of the target's meta message: the list is the planned one.
     between = Hooked(change, call=1 if content_off else 2)
-    rows = bucket.read(*groups, columns=("name", "size", "content"), content_off=content_off, read=between)
+    rows = bucket.read(
+        *groups, columns=("name", "size", "content"), content_off=content_off, read=between
+    )
     assert between.done
     content = None if content_off else b"22"
     assert rows == ([{"name": "l", "size": 2, "content": content}] if to == "t2" else [])
@@ -643,7 +733,8 @@ def test_a_link_to_a_mirror(make: Callable[[], Bucket], publisher: Publisher) ->
     try:
         copied = far.info()["state"]["messages"]
         wait_until(
-            lambda: publisher.api(f"STREAM.INFO.OBJ_{mirror}")["state"]["messages"] == copied, "the mirror's messages"
+            lambda: publisher.api(f"STREAM.INFO.OBJ_{mirror}")["state"]["messages"] == copied,
+            "the mirror's messages",
         )
         bucket.link("l", mirror, "t")
         assert bucket.contents() == {"l": b"there" * 1000}
@@ -680,7 +771,9 @@ class Feed:
         return by_name(rows)
 
 
-def test_a_version_that_was_replaced_comes_later(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_version_that_was_replaced_comes_later(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     feed = Feed(bucket)
     bucket.put(("a", b"1" * 5000), ("b", b"2"), ("c", b"3" * 5000))
@@ -700,10 +793,16 @@ def test_a_version_that_was_replaced_comes_later(bucket: Bucket, caplog: pytest.
 
 def test_only_the_last_version_of_a_range_has_a_row(bucket: Bucket) -> None:
     """Everything is read before the first row: a copy of a bucket may keep meta messages that were replaced."""
-    versions: list[tuple[str, bytes, bool]] = [("a", b"1", False), ("gone", b"2", False), ("a", b"3", False)]
+    versions: list[tuple[str, bytes, bool]] = [
+        ("a", b"1", False),
+        ("gone", b"2", False),
+        ("a", b"3", False),
+    ]
     for name, data, deleted in (*versions, ("gone", b"", True)):
         frames = bucket.frames(name, data, deleted=deleted)
-        bucket.publisher.publish([Message(frame.subject, frame.data) for frame in frames])  # without Nats-Rollup
+        bucket.publisher.publish(
+            [Message(frame.subject, frame.data) for frame in frames]
+        )  # without Nats-Rollup
     assert bucket.info()["state"]["messages"] == 7
     feed = Feed(bucket)
     assert feed.read(feed.cut()) == {"a": b"3"}
@@ -739,14 +838,18 @@ def test_no_object_is_lost_and_none_doubled(bucket: Bucket, seed: int) -> None:
             for purge in old:
                 purges.remove(purge)
                 if chance.random() < 0.8:
-                    bucket.publisher.api(f"STREAM.PURGE.{bucket.stream}", {"filter": purge.partition("|")[2]})
+                    bucket.publisher.api(
+                        f"STREAM.PURGE.{bucket.stream}", {"filter": purge.partition("|")[2]}
+                    )
 
     feed = Feed(bucket)
     for _ in range(12):
         write(chance.randrange(6))
         part = feed.cut()
         write(chance.randrange(4))
-        during = Hooked(lambda: write(chance.randrange(4)), call=chance.randrange(1, 4), at=chance.randrange(3))
+        during = Hooked(
+            lambda: write(chance.randrange(4)), call=chance.randrange(1, 4), at=chance.randrange(3)
+        )
         feed.read(part, read=during, together=chance.choice([1, 10]))
     feed.read(feed.cut())
 

@@ -55,7 +55,9 @@ def run(query: Query, **given: object) -> dict[str, bytes]:
 
 def test_a_batch(spark: SparkSession, bucket: Bucket) -> None:
     bucket.put(("headed", b"x"), headers={"A": ["1", "2"]})
-    frame = spark.read.format("jetstream").options(servers=bucket.url, objectBucket=bucket.name).load()
+    frame = (
+        spark.read.format("jetstream").options(servers=bucket.url, objectBucket=bucket.name).load()
+    )
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         (column.name, column.spark) for column in OBJECT_COLUMNS
     ]
@@ -68,7 +70,12 @@ def test_a_batch(spark: SparkSession, bucket: Bucket) -> None:
     assert len(rows) == 5
     assert all(row["right"] for row in rows)
     (row,) = (row for row in rows if row["name"] == "headed")
-    assert (row["bucket"], row["size"], row["chunks"], row["headers"]) == (bucket.name, 1, 1, {"A": ["1", "2"]})
+    assert (row["bucket"], row["size"], row["chunks"], row["headers"]) == (
+        bucket.name,
+        1,
+        1,
+        {"A": ["1", "2"]},
+    )
     assert row["micros"] == bucket.time("headed") // 1000
     assert row["digest"] == "SHA-256=LXEWQrcmsEQBYnyp-6wy9chTD7GQPMTbAiWHF5IaSIE="
 
@@ -110,13 +117,17 @@ def test_a_stream(bucket: Bucket) -> None:
     bucket.put(("more", b"3"))
     assert run(query, contentOff="true") == dict.fromkeys(["more"])
     bucket.put(*((f"n{at}", b"%d" % at) for at in range(10)), ("other", b""))
-    assert run(query, minPartitions=2, pathGlobFilter="n*") == {f"n{at}": b"%d" % at for at in range(10)}
+    assert run(query, minPartitions=2, pathGlobFilter="n*") == {
+        f"n{at}": b"%d" % at for at in range(10)
+    }
 
 
 def test_a_stream_whose_beginning_was_replaced(bucket: Bucket) -> None:
     """What gave way to a newer version is no loss, wherever the query stands."""
     starting = f'{{"{bucket.name}": 1}}'
-    query = Query(bucket.url, objectBucket=bucket.name, startingOffsets=starting, maxMessagesPerTrigger=2)
+    query = Query(
+        bucket.url, objectBucket=bucket.name, startingOffsets=starting, maxMessagesPerTrigger=2
+    )
     assert run(query) == CONTENTS
     bucket.put(("last", b"1"), ("x", b"1"))
     # Everything that the query has read goes, and what it has not read yet as well.
@@ -138,7 +149,9 @@ def test_the_guide(
 ) -> None:
     images = Bucket(nats_server.url, publisher, "IMAGES")
     try:
-        images.put(("2026/cat.jpg", b"cat" * 1000), ("2026/dog.png", b"dog"), ("2025/cow.jpg", b"cow"))
+        images.put(
+            ("2026/cat.jpg", b"cat" * 1000), ("2026/dog.png", b"dog"), ("2025/cow.jpg", b"cow")
+        )
         names: dict[str, Any] = {"spark": spark}
         for block in blocks(ROOT / "docs" / "objects.md", "python"):
             block.run({DEFAULT_URL: nats_server.url, FOLDER: str(tmp_path)}, names)

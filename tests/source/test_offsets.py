@@ -39,7 +39,8 @@ GOLDEN_OFFSET = Offset(
 # Whose end the same offset is, and how the micro-batch that ends there is cut into tasks.
 CUT = Offset(GOLDEN_OFFSET.streams, {"ORDERS": (11, 4, 501, 1, 1001)})
 GOLDEN_CUT = (
-    GOLDEN.replace('"version": 1', '"version": 2').removesuffix("}") + ', "cuts": {"ORDERS": [11, 4, 501, 1, 1001]}}'
+    GOLDEN.replace('"version": 1', '"version": 2').removesuffix("}")
+    + ', "cuts": {"ORDERS": [11, 4, 501, 1, 1001]}}'
 )
 
 COLUMNS_SCHEMA = StructType().add("sequence", "long")
@@ -62,7 +63,9 @@ def _cut(streams: dict[str, StreamPosition]) -> st.SearchStrategy[Offset]:
         return below.map(lambda edges: cuts(edges, position.next))
 
     given_cuts = {name: some(position) for name, position in streams.items() if position.next > 1}
-    return st.fixed_dictionaries({}, optional=given_cuts).map(lambda chosen: Offset(streams, chosen))
+    return st.fixed_dictionaries({}, optional=given_cuts).map(
+        lambda chosen: Offset(streams, chosen)
+    )
 
 
 offsets = st.dictionaries(st.text(min_size=1), positions, min_size=1, max_size=5).flatmap(_cut)
@@ -91,7 +94,12 @@ def test_round_trip_in_whatever_order_the_keys_are(offset: Offset, random: Any) 
         {name: offset.streams[name] for name in names},
         {name: offset.cuts[name] for name in names if name in offset.cuts},
     )
-    copies = pickle.loads(pickle.dumps(offset)), copy.deepcopy(offset), shuffled, Offset.from_json(json.loads(text))
+    copies = (
+        pickle.loads(pickle.dumps(offset)),
+        copy.deepcopy(offset),
+        shuffled,
+        Offset.from_json(json.loads(text)),
+    )
     for other in copies:
         assert other == offset
         assert other.cuts == offset.cuts
@@ -161,7 +169,9 @@ def test_refuses_in_one_sentence(content: Any, said: str) -> None:
         Offset.from_json(content)
     message = str(caught.value)
     assert said in message
-    assert message.endswith("; restore the checkpoint from a backup, or start the query with a new one")
+    assert message.endswith(
+        "; restore the checkpoint from a backup, or start the query with a new one"
+    )
     assert "\n" not in message
     assert len(message) < 300
     assert isinstance(caught.value, JetStreamError)
@@ -179,7 +189,9 @@ def hand_over(text: str) -> None:
         infile.write(struct.pack(">i", len(content)) + content)
     infile.seek(0)
     try:
-        runner.partitions_func(reader, JetStreamDataSource({}), COLUMNS_SCHEMA, 1, infile, io.BytesIO())
+        runner.partitions_func(
+            reader, JetStreamDataSource({}), COLUMNS_SCHEMA, 1, infile, io.BytesIO()
+        )
     finally:
         reader.stop()
 
@@ -188,7 +200,9 @@ def refused(text: str) -> str:
     with pytest.raises(OffsetError) as caught:
         hand_over(text)
     message = str(caught.value)
-    assert message.endswith("; restore the checkpoint from a backup, or start the query with a new one")
+    assert message.endswith(
+        "; restore the checkpoint from a backup, or start the query with a new one"
+    )
     assert "\n" not in message
     assert len(message) < 300
     # Spark prints a chain of errors as several tracebacks.
@@ -215,7 +229,10 @@ def test_the_text_of_an_offset_is_whole() -> None:
         ("[" * 100_000, "is not JSON, or its parts are too large"),
         (GOLDEN.replace("1001", "9" * 5000), "is not JSON, or its parts are too large"),
         ("null", "an offset must be a JSON object"),
-        (GOLDEN.replace("}}}", '}}, "streams": []}'), "'streams' of an offset must be a JSON object"),
+        (
+            GOLDEN.replace("}}}", '}}, "streams": []}'),
+            "'streams' of an offset must be a JSON object",
+        ),
     ],
     ids=["empty", "dash", "word", "mark", "deep", "huge", "null", "twice"],
 )

@@ -24,7 +24,9 @@ def admin(server: NatsServer) -> Iterator[JetStreamAdmin]:
 
 
 def about(caplog: pytest.LogCaptureFixture, stream: str) -> list[str]:
-    return [message for message in caplog.messages if message.startswith(f"stream {stream} stores ")]
+    return [
+        message for message in caplog.messages if message.startswith(f"stream {stream} stores ")
+    ]
 
 
 def test_a_stream_that_stores_what_is_read_from_it_is_named_once(
@@ -57,7 +59,9 @@ def test_no_inbox_prefix_helps_against_a_stream_that_stores_everything(
     admin.streams.create("S", subjects=[">"], no_ack=True)
     planned("b", {"servers": server.url, "stream": "S"})
     [said] = about(caplog, "S")
-    assert said.endswith("match those at which the reader receives (_INBOX.>): give the stream narrower subjects")
+    assert said.endswith(
+        "match those at which the reader receives (_INBOX.>): give the stream narrower subjects"
+    )
 
 
 def test_a_query_that_reads_what_it_causes_is_told_to_choose_subjects(
@@ -83,4 +87,6 @@ def test_a_stream_that_stores_the_acknowledgements_of_its_rows_is_named_once(
         given = {"servers": server.url, "stream": "S", "inboxPrefix": prefix, "writeId": prefix}
         writer_of("b", given, rows("s.a", 0, 1).schema)
     [said] = about(caplog, "S")
-    assert said.startswith("stream S stores the acknowledgements of rows as well, because its subjects (_INBOX.>) ")
+    assert said.startswith(
+        "stream S stores the acknowledgements of rows as well, because its subjects (_INBOX.>) "
+    )

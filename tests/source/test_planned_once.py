@@ -151,7 +151,9 @@ def things(no_connection_left: None) -> Iterator[Things]:
         yield things
 
 
-def test_what_a_frame_shows_when_it_is_read_again(spark: SparkSession, things: Things, tmp_path: Path) -> None:
+def test_what_a_frame_shows_when_it_is_read_again(
+    spark: SparkSession, things: Things, tmp_path: Path
+) -> None:
     frame = things.frame(spark)
     assert rows_in(frame) == FIRST
     view = f"VIEW numbers USING jetstream OPTIONS (servers '{things.url}', stream 'S')"
@@ -171,9 +173,15 @@ def test_what_a_frame_shows_when_it_is_read_again(spark: SparkSession, things: T
     things.admin.streams.create({"name": "TICKS", "subjects": ["tick"]})
     for _ in range(2):
         things.admin.publish("tick", b"")
-    ticks = spark.readStream.format("jetstream").options(servers=things.url, stream="TICKS", maxMessagesPerTrigger="1")
+    ticks = spark.readStream.format("jetstream").options(
+        servers=things.url, stream="TICKS", maxMessagesPerTrigger="1"
+    )
     writer = ticks.load().crossJoin(frame).writeStream.foreachBatch(look)
-    query = writer.option("checkpointLocation", str(tmp_path / "joined")).trigger(availableNow=True).start()
+    query = (
+        writer.option("checkpointLocation", str(tmp_path / "joined"))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     changed = "Spark does not keep the first plan: docs/reading.md and the errors of tasks say that it does"
     assert joined == [FIRST, AGAIN], changed
@@ -191,9 +199,17 @@ def test_what_a_frame_shows_when_it_is_read_again(spark: SparkSession, things: T
 @pytest.mark.parametrize(
     ("options", "schema", "said"),
     [
-        ({"stream": "S"}, ROWS, "1 of 1 messages of stream S, sequences 1 to 1, were removed (expired, purged or "),
+        (
+            {"stream": "S"},
+            ROWS,
+            "1 of 1 messages of stream S, sequences 1 to 1, were removed (expired, purged or ",
+        ),
         ({"bucket": "B"}, BUCKET_ROWS, "after this read was planned; read it again"),
-        ({"objectBucket": "B"}, OBJECT_ROWS, "stream OBJ_B was deleted and created again after this read was planned"),
+        (
+            {"objectBucket": "B"},
+            OBJECT_ROWS,
+            "stream OBJ_B was deleted and created again after this read was planned",
+        ),
     ],
 )
 def test_an_old_plan_whose_messages_are_gone(

@@ -19,7 +19,13 @@ from spark_jetstream import datasource
 from spark_jetstream.client import connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    DataLossError,
+    JetStreamError,
+    OptionError,
+    StreamNotFound,
+)
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.stream import SequenceRange
@@ -58,16 +64,22 @@ def sparse(url: str, **config: Any) -> None:
 def matching(given: dict[str, Any]) -> list[int]:
     """The sequences of a `sparse` stream that one of `FILTERS` lets through."""
     subjects = given.get("subjects", "S.rare,S.often.0,S.often.1,S.often.2").split(",")
-    return [i + 1 for i in range(1000) if ("S.rare" if i % 20 == 7 else f"S.often.{i % 3}") in subjects]
+    return [
+        i + 1 for i in range(1000) if ("S.rare" if i % 20 == 7 else f"S.often.{i % 3}") in subjects
+    ]
 
 
 # Questions about a stream
 
 
 @pytest.mark.parametrize("kind", [ConsumerProbe, DirectProbe])
-def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[ConsumerProbe | DirectProbe]) -> None:
+def test_answers_are_what_the_stream_holds(
+    stream: MakeStream, kind: type[ConsumerProbe | DirectProbe]
+) -> None:
     # 10153: the stream allows no consumer to be idle for longer.
-    s = stream(allow_direct=True, storage="memory", consumer_limits={"inactive_threshold": 1_000_000_000})
+    s = stream(
+        allow_direct=True, storage="memory", consumer_limits={"inactive_threshold": 1_000_000_000}
+    )
     asking = Requests(connecting(s.url), 5.0)
 
     def check() -> None:
@@ -91,11 +103,14 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
                 after = [message for message in matching if message[1] >= since]
                 assert probe.first_after(since, state) == min(after, default=None)
                 assert probe.first_of_all_after(since) == min(
-                    ((sequence, time) for sequence, time in times.items() if time >= since), default=None
+                    ((sequence, time) for sequence, time in times.items() if time >= since),
+                    default=None,
                 )
 
     check()
-    s.send(*(Message(f"{s.subject}.{'late' if number == 30 else number % 4}") for number in range(40)))
+    s.send(
+        *(Message(f"{s.subject}.{'late' if number == 30 else number % 4}") for number in range(40))
+    )
     check()
     s.remove(1, 20, 40)
     check()
@@ -136,7 +151,10 @@ def test_a_batch_read(server: NatsServer, given: dict[str, Any]) -> None:
         assert list(chain(*found)) == wanted
         assert all(one.end == other.first for one, other in pairwise(parts))
         # Nothing moved meanwhile, so every count is exact, and none is too large.
-        assert all(part.count in (None, len(sequences)) for part, sequences in zip(parts, found, strict=True))
+        assert all(
+            part.count in (None, len(sequences))
+            for part, sequences in zip(parts, found, strict=True)
+        )
         assert max(part.count or 0 for part in parts) <= most
         if len(wanted) // most < 40:  # with more pieces than that the questions run out
             assert None not in [part.count for part in parts]
@@ -173,7 +191,9 @@ def test_several_streams_share_the_tasks_whichever_is_counted_first(
 # Micro-batches
 
 
-def test_messages_that_a_replica_did_not_know_yet(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_a_replica_did_not_know_yet(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the next trigger finds needs no new message on the stream."""
     create(server.url, "S")
     fill(server.url, "S", 10)
@@ -232,20 +252,31 @@ def test_a_long_interest_stream(
     """A server may purge it when two consumers are deleted, so it is read without any."""
     for name, direct in (("S", True), ("N", False)):
         create(server.url, name, retention="interest", allow_direct=direct)
-        api(server.url, f"CONSUMER.CREATE.{name}.other", {"stream_name": name, "config": {"durable_name": "other"}})
+        api(
+            server.url,
+            f"CONSUMER.CREATE.{name}.other",
+            {"stream_name": name, "config": {"durable_name": "other"}},
+        )
         fill(server.url, name, 60)
 
     def ranges(name: str) -> list[SequenceRange]:
         return driver(server.url, name, streaming=False).batch_ranges()
 
     assert not any(part.read_with == "direct" for name in "SN" for part in ranges(name))
-    warnings = [message for message in caplog.messages if "when the stream spans more than 50,000 sequences" in message]
+    warnings = [
+        message
+        for message in caplog.messages
+        if "when the stream spans more than 50,000 sequences" in message
+    ]
     assert [message.split()[1] for message in warnings] == ["N"]
     monkeypatch.setattr(durable, "LONG", 59)
     planned = ranges("S")
     assert all(part.read_with == "direct" for part in planned)
     assert read(server.url, planned) == {"S": list(range(1, 61))}
-    assert "stream S is read with Direct Get: it has interest retention and many messages" in caplog.messages
+    assert (
+        "stream S is read with Direct Get: it has interest retention and many messages"
+        in caplog.messages
+    )
     for streaming in (True, False):
         with pytest.raises(
             OptionError, match=r"spans 60 sequences: .* may remove all .* set allow_direct on"
@@ -256,7 +287,9 @@ def test_a_long_interest_stream(
     assert not any(part.read_with == "direct" for name in "SN" for part in ranges(name))
 
 
-def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(caplog: pytest.LogCaptureFixture) -> None:
+def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "spark_jetstream")
     readers = ", ".join(
         f'{{user: {user}, password: p, permissions: {{publish: {{deny: "$JS.API.{denied}.>"}}}}}}'
@@ -266,9 +299,13 @@ def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(caplog: 
 
     def ways(url: str, name: str = "S", **given: Any) -> set[str]:
         user = given.pop("user", "admin")
-        planner = driver(url, name, user=user, password="p", **{"startingOffsets": "earliest", **given})
+        planner = driver(
+            url, name, user=user, password="p", **{"startingOffsets": "earliest", **given}
+        )
         start = planner.initial()
-        return {part.read_with for part in planner.ranges(start, planner.latest(start, limited=False))}
+        return {
+            part.read_with for part in planner.ranges(start, planner.latest(start, limited=False))
+        }
 
     with NatsCluster(config=users) as cluster:
         where, admin = cluster.url, cluster.urls[0].replace("//", "//admin:p@")
@@ -290,7 +327,9 @@ def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(caplog: 
         wait_until(lambda: ways(where) == {"auto"}, "Direct Gets of S")
         assert ways(where, "ONE") == {"auto"}
         assert ways(where, fetchMaxBytes="64k", maxMessagesPerPartition=5, name="LARGE") == {"auto"}
-        assert ways(where, fetchMaxBytes="64k", maxMessagesPerPartition=10, name="LARGE") == {"consumer"}
+        assert ways(where, fetchMaxBytes="64k", maxMessagesPerPartition=10, name="LARGE") == {
+            "consumer"
+        }
         for name in ("GAPS", "KEYED", "CLOSED"):
             assert ways(where, name) == {"consumer"}
         assert ways(where, subjects="S.a") == {"consumer"}
@@ -324,10 +363,14 @@ def test_an_import_that_allows_one_reply_for_each_request() -> None:
 def test_without_a_cluster_tasks_are_read_with_consumers(server: NatsServer) -> None:
     create(server.url, "S", allow_direct=True)
     fill(server.url, "S", 3)
-    assert [part.read_with for part in driver(server.url, streaming=False).batch_ranges()] == ["consumer"]
+    assert [part.read_with for part in driver(server.url, streaming=False).batch_ranges()] == [
+        "consumer"
+    ]
 
 
-def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_planning_waits_for_room_on_a_stream(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     sparse(server.url, max_consumers=1)
     view = ConsumerProbe(Requests(connecting(server.url), 30.0), "S", ("S.rare",))
     reading = pulls(server.url, part_of(server.url, "S"))
@@ -356,7 +399,10 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, given: dict[
             # As older releases have left it.
             parts = other.ranges(start, Offset(end.streams))
             assert read(server.url, parts) == messages
-            assert (parts[0].first, parts[-1].end) == (start.streams["S"].next, end.streams["S"].next)
+            assert (parts[0].first, parts[-1].end) == (
+                start.streams["S"].next,
+                end.streams["S"].next,
+            )
             assert all(one.end == following.first for one, following in pairwise(parts))
 
 
@@ -411,7 +457,9 @@ def test_a_stream_whose_messages_went_before_the_batch_has_no_task(server: NatsS
     end = planner.latest(start, limited=True)
     assert end.cuts == {"T": (1, 1, 2)}
     for again in (planner, driver(server.url, "S,T", **given)):
-        assert [(part.stream, part.first, part.end) for part in again.ranges(start, end)] == [("T", 1, 2)]
+        assert [(part.stream, part.first, part.end) for part in again.ranges(start, end)] == [
+            ("T", 1, 2)
+        ]
 
 
 def test_tasks_keep_their_numbers_when_messages_go(server: NatsServer) -> None:
@@ -424,7 +472,9 @@ def test_tasks_keep_their_numbers_when_messages_go(server: NatsServer) -> None:
     end = planner.latest(start, limited=True)
     parts = planner.ranges(start, end)
     api(server.url, "STREAM.PURGE.S", {"seq": 31})
-    left = [replace(part, first=min(max(part.first, 31), part.end)) for part in parts[:3]] + parts[3:]
+    left = [replace(part, first=min(max(part.first, 31), part.end)) for part in parts[:3]] + parts[
+        3:
+    ]
     for again in (planner, driver(server.url, "S,T", **given)):
         assert edges(again.ranges(start, end)) == edges(left)
     # The first batch begins where the stream does by then.
@@ -505,7 +555,11 @@ def test_a_query_with_a_checkpoint_waits_for_a_stream_without_a_leader() -> None
             return [] if unheard >= 0 else [answer.frames]
 
         fake.lies["STREAM.INFO"] = silent
-        quick: dict[str, Any] = {"connectTimeout": "100ms", "requestTimeout": "100ms", "retryTimeout": "10m"}
+        quick: dict[str, Any] = {
+            "connectTimeout": "100ms",
+            "requestTimeout": "100ms",
+            "retryTimeout": "10m",
+        }
         planner = driver(fake.url, **quick)
         planner._requests.connect(60.0)
         # At first the server may be the wrong one: no second request.
@@ -519,7 +573,9 @@ def test_a_query_with_a_checkpoint_waits_for_a_stream_without_a_leader() -> None
         assert fake.count("STREAM.INFO") >= 7
 
 
-@pytest.mark.parametrize("given", [{}, {"ensureStream": "{}"}, {"bucket": "S"}, {"objectBucket": "S"}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"ensureStream": "{}"}, {"bucket": "S"}, {"objectBucket": "S"}], ids=str
+)
 def test_how_long_a_query_waits_for_its_first_connection(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
 ) -> None:
@@ -539,8 +595,12 @@ def test_how_long_a_query_waits_for_its_first_connection(
         ("partitions", tuple(at)),
     ]
     for name, arguments in calls:
-        columns = StructType().add(*("sequence", "long") if "stream" in what else ("bucket", "string"))
-        source = data_source({"connectTimeout": "7s", "retryTimeout": "77s", **what}).streamReader(columns)
+        columns = StructType().add(
+            *("sequence", "long") if "stream" in what else ("bucket", "string")
+        )
+        source = data_source({"connectTimeout": "7s", "retryTimeout": "77s", **what}).streamReader(
+            columns
+        )
         with pytest.raises(JetStreamError, match="away"):
             getattr(source, name)(*arguments)
     assert waited == [7.0, 77.0, 77.0]
@@ -599,10 +659,15 @@ def test_the_last_message_read_is_looked_up_once_for_a_batch(
     monkeypatch.setattr(connection, "ASK_AGAIN", 60.0)  # a slow reply is no reason to ask twice
     with FakeJetStream() as fake:
         leaders = [term]
-        fake.look = lambda: {**fake.info(), "cluster": {"name": "test", "leader": "A", "leader_since": leaders[-1]}}
+        fake.look = lambda: {
+            **fake.info(),
+            "cluster": {"name": "test", "leader": "A", "leader_since": leaders[-1]},
+        }
         fake.store(50)
         if denied:
-            fake.leader = lambda _: {"error": {"code": 403, "err_code": 1, "description": "not for you"}}
+            fake.leader = lambda _: {
+                "error": {"code": 403, "err_code": 1, "description": "not for you"}
+            }
         planner = driver(fake.url, readWith="consumer", requestTimeout="60s")
         at = Offset({"S": StreamPosition(1, CREATED)})
 
@@ -615,7 +680,10 @@ def test_the_last_message_read_is_looked_up_once_for_a_batch(
             assert (end == at) == (new == 0)
             planner.ranges(at, end)
             at = end
-            gets, consumers = fake.count("STREAM.MSG.GET") - before[0], fake.count("CONSUMER.CREATE") - before[1]
+            gets, consumers = (
+                fake.count("STREAM.MSG.GET") - before[0],
+                fake.count("CONSUMER.CREATE") - before[1],
+            )
             return consumers if denied else gets
 
         # The first batch begins with the first message: there is none that was read.
@@ -637,7 +705,9 @@ def test_a_leader_that_did_not_answer_once_is_asked_again(answer: bytes | None) 
 
         def lie(honest: Honest) -> list[bytes]:
             heads = next(first, None)
-            return [honest.frames] if heads is None else [honest.saying(b"", head) for head in heads]
+            return (
+                [honest.frames] if heads is None else [honest.saying(b"", head) for head in heads]
+            )
 
         fake.lies["STREAM.MSG.GET"] = lie
         read_at = parse_time(fake.message({"seq": 50})["message"]["time"])
@@ -677,7 +747,9 @@ def test_a_batch_that_was_counted_as_nothing_has_the_same_tasks_again() -> None:
         assert (end.streams["S"].next, fake.lagging) == (101, [])
         parts = planner.ranges(start, end)
         assert len(parts) == 4
-        assert edges(driver(fake.url, **given).ranges(start, Offset.from_json(end.to_json()))) == edges(parts)
+        assert edges(
+            driver(fake.url, **given).ranges(start, Offset.from_json(end.to_json()))
+        ) == edges(parts)
 
 
 def test_a_replica_that_has_found_nothing_is_not_believed_for_long() -> None:
@@ -719,7 +791,10 @@ def test_a_time_that_the_server_looks_for_in_the_wrong_place(read_with: str, gap
         for sequence in range(1, 97, 7) if gaps else ():
             del fake.messages[sequence + 1]
         missing = 100 - len(fake.messages)
-        fake.look = lambda: {**fake.info(), "state": {**fake.info()["state"], "num_deleted": missing}}
+        fake.look = lambda: {
+            **fake.info(),
+            "state": {**fake.info()["state"], "num_deleted": missing},
+        }
 
         def begin(sequence: int) -> int:
             time = parse_time(fake.message({"seq": 1})["message"]["time"]) + sequence - 1
@@ -738,7 +813,9 @@ def test_a_leader_that_cannot_be_asked_a_second_time() -> None:
         fake.store(100)
         fake.look = lambda: fake.info(num_replicas=3)
         first = iter([True])
-        fake.lies["STREAM.MSG.GET"] = lambda honest: [honest.frames if next(first, False) else DENIED]
+        fake.lies["STREAM.MSG.GET"] = lambda honest: [
+            honest.frames if next(first, False) else DENIED
+        ]
         fake.lagging = [90]
         planner = driver(fake.url, subjects="S.a", readWith="consumer")
         start = Offset({"S": StreamPosition(51, CREATED)})
@@ -775,9 +852,15 @@ def left(server: NatsServer, planner: Planner, at: Offset) -> tuple[Offset, dict
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("given", [{}, {"durable": "q"}, {"maxMessagesPerTrigger": 7}, {"startingOffsets": "latest"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"durable": "q"}, {"maxMessagesPerTrigger": 7}, {"startingOffsets": "latest"}]
+)
 def test_a_query_goes_on_without_a_stream_that_is_deleted(
-    server: NatsServer, caplog: pytest.LogCaptureFixture, no_election: None, restarted: bool, given: dict[str, Any]
+    server: NatsServer,
+    caplog: pytest.LogCaptureFixture,
+    no_election: None,
+    restarted: bool,
+    given: dict[str, Any],
 ) -> None:
     for name in "ST":
         create(server.url, name)
@@ -796,7 +879,11 @@ def test_a_query_goes_on_without_a_stream_that_is_deleted(
     assert found == {"S": list(range(11, 21))}
     planner.commit(at)
     assert planner.report_latest().streams.keys() == {"S"}
-    assert [message for message in caplog.messages if "stream T was deleted; failOnDataLoss is false" in message]
+    assert [
+        message
+        for message in caplog.messages
+        if "stream T was deleted; failOnDataLoss is false" in message
+    ]
     assert len([message for message in caplog.messages if "stream T" in message]) == 1
     # Where it would have to begin by its options if it were new to the query.
     create(server.url, "T")
@@ -833,7 +920,8 @@ def test_a_stream_that_is_deleted_under_a_batch(
     assert read(server.url, planner.ranges(end, following)) == {"S": list(range(11, 21))}
     # The task of T, which finds nothing, keeps its number.
     assert both(server).ranges(start, end) == [
-        part if part.stream == "S" else replace(part, first=part.end, count=None) for part in planned
+        part if part.stream == "S" else replace(part, first=part.end, count=None)
+        for part in planned
     ]
     again = both(server)
     again.prepare_available_now()
@@ -886,6 +974,11 @@ def test_the_time_of_a_skipped_message(
             return None
 
     nothing: Any = None
-    plan: Any = StreamPlan("S", SourceOptions.from_spark({"stream": "S"}, streaming=True), nothing, nothing)
-    plan.known, plan.probe = replace(STATE, retention=retention, first_seq=1, last_seq=last), Probe()
+    plan: Any = StreamPlan(
+        "S", SourceOptions.from_spark({"stream": "S"}, streaming=True), nothing, nothing
+    )
+    plan.known, plan.probe = (
+        replace(STATE, retention=retention, first_seq=1, last_seq=last),
+        Probe(),
+    )
     assert plan.look_up(StreamPosition(6, STATE.created, 1), {}).later == expected

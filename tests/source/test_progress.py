@@ -70,7 +70,13 @@ def test_limits(stream: Maker, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(made).open()
     run.commit(1)
     assert (position(made), pending(made)) == (1, 10)
-    for committed in (4, 4, 11, 3, 8):  # also back: the query began anew, or its stream lost its tail
+    for committed in (
+        4,
+        4,
+        11,
+        3,
+        8,
+    ):  # also back: the query began anew, or its stream lost its tail
         run.move(committed)
         assert (position(made), pending(made)) == (committed, 11 - committed)
     assert kept(made) == (1, 10, 10)
@@ -135,7 +141,9 @@ def test_work_queue(stream: Maker, filters: tuple[str, ...]) -> None:
 
 
 def refused(made: Stream) -> None:
-    with pytest.raises(OptionError, match=r"may lose unread messages .* \(option subjects: .*\.a, .*\.b\)") as raised:
+    with pytest.raises(
+        OptionError, match=r"may lose unread messages .* \(option subjects: .*\.a, .*\.b\)"
+    ) as raised:
         Run(made, f"{made.subject}.a", f"{made.subject}.b").open()
     assert raised.value.option == "subjects"
 
@@ -162,7 +170,10 @@ def test_several_filters_of_a_work_queue_and_an_older_server(
     run.wire.deny("CONSUMER.DELETE")
     with pytest.raises(OptionError, match="may lose unread messages"):
         run.open()
-    assert caplog.messages[-1] == f"stream {made.name}: consumer query (option durable) is left behind: not allowed"
+    assert (
+        caplog.messages[-1]
+        == f"stream {made.name}: consumer query (option durable) is left behind: not allowed"
+    )
     delete_consumer(made)
     Run(made, filters[0]).open()
     for retention in ("limits", "interest"):
@@ -205,12 +216,22 @@ def test_publishers_go_on_meanwhile(stream: Maker, retention: str) -> None:
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_no_more_than_needed_is_asked(stream: Maker, retention: str, old: bool) -> None:
     made = stream(retention=retention)
-    again = ["CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE", "CONSUMER.CREATE", "CONSUMER.DELETE"]
+    again = [
+        "CONSUMER.CREATE",
+        "CONSUMER.INFO",
+        "CONSUMER.DELETE",
+        "CONSUMER.CREATE",
+        "CONSUMER.DELETE",
+    ]
     moves = ["CONSUMER.RESET"] if can_move(made) and not old else again
     run = Run(made).begin(5)
     assert run.wire.asked(run.check) == ["CONSUMER.INFO"]
     first = run.wire.asked(lambda: run.commit(4))
-    assert first == ["CONSUMER.INFO", "STREAM.INFO", *(["STREAM.PURGE"] if retention == "workqueue" else moves)]
+    assert first == [
+        "CONSUMER.INFO",
+        "STREAM.INFO",
+        *(["STREAM.PURGE"] if retention == "workqueue" else moves),
+    ]
     assert run.wire.asked(lambda: run.commit(4)) == ["CONSUMER.INFO"]
 
 
@@ -254,18 +275,35 @@ def test_a_commit_whose_fate_is_never_known(stream: Maker) -> None:
 
 HARMLESS: list[dict[str, Any]] = [
     {},
-    {"description": "mine", "metadata": {"team": "orders"}, "max_waiting": 7, "max_deliver": 3, "ack_wait": 5 * SECOND},
+    {
+        "description": "mine",
+        "metadata": {"team": "orders"},
+        "max_waiting": 7,
+        "max_deliver": 3,
+        "ack_wait": 5 * SECOND,
+    },
     {"max_ack_pending": 5, "headers_only": True, "max_batch": 10, "sample_freq": "10"},
     {"pause_until": "2999-01-01T00:00:00Z"},
 ]
 OTHERWISE: list[tuple[dict[str, Any], str]] = [
-    ({"deliver_policy": "by_start_sequence", "opt_start_seq": 3}, "deliver_policy: wanted all, is by_start_sequence"),
+    (
+        {"deliver_policy": "by_start_sequence", "opt_start_seq": 3},
+        "deliver_policy: wanted all, is by_start_sequence",
+    ),
     ({"ack_policy": "all"}, "ack_policy: wanted explicit, is all"),
     ({"deliver_subject": "there"}, "deliver_subject: wanted none, is there"),
     ({"filter_subject": "{}.z"}, "filter_subjects: wanted {0}.a, {0}.b, is {0}.z"),
-    ({"filter_subjects": ["{}.b", "{}.c"]}, "filter_subjects: wanted {0}.a, {0}.b, is {0}.b, {0}.c"),
     (
-        {"filter_subjects": None, "ack_policy": "none", "mem_storage": True, "deliver_policy": "last"},
+        {"filter_subjects": ["{}.b", "{}.c"]},
+        "filter_subjects: wanted {0}.a, {0}.b, is {0}.b, {0}.c",
+    ),
+    (
+        {
+            "filter_subjects": None,
+            "ack_policy": "none",
+            "mem_storage": True,
+            "deliver_policy": "last",
+        },
         "ack_policy: wanted explicit, is none; deliver_policy: wanted all, is last; "
         "filter_subjects: wanted {0}.a, {0}.b, is all subjects; mem_storage: wanted false, is true",
     ),
@@ -296,7 +334,9 @@ def test_a_change_by_an_administrator_does_not_end_the_run(stream: Maker) -> Non
 
     def metadata() -> dict[str, str]:
         return {
-            key: value for key, value in consumer(made)["config"]["metadata"].items() if not key.startswith("_nats.")
+            key: value
+            for key, value in consumer(made)["config"]["metadata"].items()
+            if not key.startswith("_nats.")
         }
 
     marks = metadata()
@@ -305,33 +345,51 @@ def test_a_change_by_an_administrator_does_not_end_the_run(stream: Maker) -> Non
         described = admin.describe(made.name)
         (exported,) = described["consumers"]
         assert "metadata" not in exported
-        for number, given in enumerate(({}, {"owner": "me"}, {"owner": "me", RUN: "of an earlier run"}), 5):
+        for number, given in enumerate(
+            ({}, {"owner": "me"}, {"owner": "me", RUN: "of an earlier run"}), 5
+        ):
             own = {key: value for key, value in given.items() if key != RUN}
             changed = {**exported, "max_deliver": number, "metadata": given}
             admin.apply(admin.plan({**described, "consumers": [changed]}))
-            assert (consumer(made)["config"]["max_deliver"], metadata()) == (number, {**marks, **own})
+            assert (consumer(made)["config"]["max_deliver"], metadata()) == (
+                number,
+                {**marks, **own},
+            )
             admin.consumers.update(made.name, "query", max_deliver=number + 10, metadata=given)
-            assert (consumer(made)["config"]["max_deliver"], metadata()) == (number + 10, {**marks, **own})
+            assert (consumer(made)["config"]["max_deliver"], metadata()) == (
+                number + 10,
+                {**marks, **own},
+            )
             run.check()
         # No query has seen what a copy has held.
-        copied = admin.consumers.create(made.name, admin.consumers.load(made.name, "query"), name="o", durable_name="o")
+        copied = admin.consumers.create(
+            made.name, admin.consumers.load(made.name, "query"), name="o", durable_name="o"
+        )
         assert RUN not in copied.config.metadata
     assert position(made) == 2
 
 
-def test_a_description_does_not_say_where_the_consumer_of_a_query_is(stream: Maker, old: bool) -> None:
+def test_a_description_does_not_say_where_the_consumer_of_a_query_is(
+    stream: Maker, old: bool
+) -> None:
     """On a server that cannot move it, each commit creates it anew."""
     made = stream(retention="interest")
     run = Run(made).begin(6, committed=2)
     with JetStreamAdmin(servers=made.url) as admin:
         described = admin.describe(made.name)
         (exported,) = described["consumers"]
-        written = {"durable_name": "query", "ack_policy": "explicit", "description": exported["description"]}
+        written = {
+            "durable_name": "query",
+            "ack_policy": "explicit",
+            "description": exported["description"],
+        }
         for number, config in enumerate((exported, written), 3):
             run.commit(number)
             assert not admin.plan({**described, "consumers": [config]}).changes
             for most in (7, -1):
-                admin.apply(admin.plan({**described, "consumers": [{**config, "max_deliver": most}]}))
+                admin.apply(
+                    admin.plan({**described, "consumers": [{**config, "max_deliver": most}]})
+                )
                 assert consumer(made)["config"]["max_deliver"] == most
             run.check()
             assert position(made) == number
@@ -364,7 +422,9 @@ def test_the_configuration_is_changed_under_way(stream: Maker) -> None:
     made = stream(retention="interest")
     run = Run(made).open()
     make_consumer(made, **{**consumer(made)["config"], "filter_subject": f"{made.subject}.a"})
-    with pytest.raises(OptionError, match=f"filter_subjects: wanted all subjects, is {made.subject}.a"):
+    with pytest.raises(
+        OptionError, match=f"filter_subjects: wanted all subjects, is {made.subject}.a"
+    ):
         run.check()
 
 
@@ -384,13 +444,23 @@ def test_the_consumer_of_an_application(stream: Maker) -> None:
 @pytest.mark.parametrize(
     ("theirs", "mine", "holders"),
     [
-        ((), (), r"application \(all subjects\) already has what this query reads \(all subjects\)"),
+        (
+            (),
+            (),
+            r"application \(all subjects\) already has what this query reads \(all subjects\)",
+        ),
         ((), ("a",), r"application \(all subjects\) already has"),
         (("a",), (), r"application \(\w+\.a\), bystander \(\w+\.z\.z\.z\) already has"),
-        (("b", "a.*"), ("a.>", "c"), r"application \(\w+\.a\.\*, \w+\.b\) already has what this query reads \(\w+\.a"),
+        (
+            ("b", "a.*"),
+            ("a.>", "c"),
+            r"application \(\w+\.a\.\*, \w+\.b\) already has what this query reads \(\w+\.a",
+        ),
     ],
 )
-def test_the_filter_is_taken(stream: Maker, theirs: tuple[str, ...], mine: tuple[str, ...], holders: str) -> None:
+def test_the_filter_is_taken(
+    stream: Maker, theirs: tuple[str, ...], mine: tuple[str, ...], holders: str
+) -> None:
     made = stream(retention="workqueue")
     taken = {"filter_subjects": [f"{made.subject}.{suffix}" for suffix in theirs]} if theirs else {}
     make_consumer(made, "application", **taken)
@@ -486,7 +556,9 @@ def test_a_reply_that_lacks_a_field() -> None:
         pytest.param(0, 2, 2, 3, id="moved to sequence 3"),
     ],
 )
-def test_where_a_consumer_stands(deliveries: int, delivered: int, floor: int, following: int) -> None:
+def test_where_a_consumer_stands(
+    deliveries: int, delivered: int, floor: int, following: int
+) -> None:
     """It holds what matches from where it was created, also if the next message of the stream comes later."""
     body: dict[str, Any] = {
         "config": {"deliver_policy": "by_start_sequence", "opt_start_seq": 3},

@@ -81,7 +81,9 @@ def run(server: NatsServer) -> Iterator[Run]:
     stream.publisher.close()
 
 
-@pytest.mark.parametrize("failure", [Crash(), RequestTimeout("no reply")], ids=["crash", "no reply"])
+@pytest.mark.parametrize(
+    "failure", [Crash(), RequestTimeout("no reply")], ids=["crash", "no reply"]
+)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_failure_at_any_step(run: Run, step: str, when: str, failure: BaseException) -> None:
@@ -197,7 +199,9 @@ def test_what_is_left_of_a_crash_is_removed_by_a_newer_server(
     assert kept(made) == (8, 10, 3)
 
 
-def test_back_behind_where_the_consumer_begins(stream: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_back_behind_where_the_consumer_begins(
+    stream: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = stream()
     made.fill(10)
     Run(made).open().commit(6)
@@ -255,7 +259,10 @@ def test_a_long_backlog(stream: Maker, caplog: pytest.LogCaptureFixture) -> None
     assert kept(made) == (10_001, 120_000, 110_000)
     assert position(made) == 10_001
     assert pending(made, "other") == 22
-    assert not any(subject.startswith(("CONSUMER.CREATE", "CONSUMER.DELETE")) for subject in run.wire.subjects[3:])
+    assert not any(
+        subject.startswith(("CONSUMER.CREATE", "CONSUMER.DELETE"))
+        for subject in run.wire.subjects[3:]
+    )
     delete_consumer(made, "other")
     run.move(119_501)
     assert kept(made) == (119_501, 120_000, 500)

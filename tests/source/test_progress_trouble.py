@@ -35,16 +35,25 @@ from tests.support.streams import Stream
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_another_run_takes_over(stream: Maker, retention: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_run_takes_over(
+    stream: Maker, retention: str, caplog: pytest.LogCaptureFixture
+) -> None:
     made = stream(retention=retention)
     first = Run(made).begin(9, committed=4)
     with caplog.at_level(logging.INFO, "spark_jetstream.source.progress"):
         second = Run(made).open(fresh=False)
-    [line] = [record.getMessage() for record in caplog.records if record.name.endswith("source.progress")]
-    assert "continues with consumer query (option durable) at sequence 4, which another run has had since 2" in line
+    [line] = [
+        record.getMessage() for record in caplog.records if record.name.endswith("source.progress")
+    ]
+    assert (
+        "continues with consumer query (option durable) at sequence 4, which another run has had since 2"
+        in line
+    )
     before = kept(made)
     for step in first.both(8):
-        with pytest.raises(JetStreamError, match=r"another run has taken over .* \(option durable\) at 2") as raised:
+        with pytest.raises(
+            JetStreamError, match=r"another run has taken over .* \(option durable\) at 2"
+        ) as raised:
             step()
         assert type(raised.value) is JetStreamError
         assert not raised.value.retriable
@@ -83,7 +92,9 @@ def forward(stream: Stream, sequence: int) -> None:
     config = consumer(stream)["config"]
     make_consumer(stream, "meanwhile")
     delete_consumer(stream)
-    make_consumer(stream, **{**config, "deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
+    make_consumer(
+        stream, **{**config, "deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
+    )
     delete_consumer(stream, "meanwhile")
 
 
@@ -94,7 +105,9 @@ def test_moved_on_past_messages_that_are_there_or_back(stream: Maker, retention:
     run = Run(made, f"{made.subject}.a").begin(9, committed=4)
     forward(made, 7)
     for step in run.both(5):
-        with pytest.raises(JetStreamError, match="was moved from sequence 4 to 7 by another client, past messages"):
+        with pytest.raises(
+            JetStreamError, match="was moved from sequence 4 to 7 by another client, past messages"
+        ):
             step()
     assert made.state()["messages"] == 9
     forward(made, 2)
@@ -117,16 +130,22 @@ def test_the_last_request_of_an_earlier_run_may_come_late(stream: Maker, retenti
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_moved_on_and_the_messages_are_gone(stream: Maker, caplog: pytest.LogCaptureFixture, fail: bool) -> None:
+def test_moved_on_and_the_messages_are_gone(
+    stream: Maker, caplog: pytest.LogCaptureFixture, fail: bool
+) -> None:
     made = stream(retention="interest")
     make_consumer(made, "other", filter_subject=f"{made.subject}.b")
     run = Run(made, f"{made.subject}.a", fail=fail).open()
-    made.fill(1, "b")  # held by the other one: the first message of the stream is older than the position
+    made.fill(
+        1, "b"
+    )  # held by the other one: the first message of the stream is older than the position
     made.fill(8)
     run.commit(4)
     forward(made, 7)
     if fail:
-        with pytest.raises(DataLossError, match=r"from sequence 4 to 7, by a purge .* set failOnDataLoss=false"):
+        with pytest.raises(
+            DataLossError, match=r"from sequence 4 to 7, by a purge .* set failOnDataLoss=false"
+        ):
             run.check()
         return
     run.check()
@@ -138,7 +157,9 @@ def test_moved_on_and_the_messages_are_gone(stream: Maker, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_a_purge_moves_it_too(stream: Maker, retention: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_purge_moves_it_too(
+    stream: Maker, retention: str, caplog: pytest.LogCaptureFixture
+) -> None:
     made = stream(retention=retention)
     run = Run(made).begin(9, committed=3)
     made.purge(seq=6)
@@ -166,7 +187,9 @@ def test_another_client_pulls(stream: Maker, retention: str) -> None:
     run = Run(made).begin(9)
     take(made, "query", 1)
     for step in run.both(5):
-        with pytest.raises(JetStreamError, match="another client pulls messages from consumer query"):
+        with pytest.raises(
+            JetStreamError, match="another client pulls messages from consumer query"
+        ):
             step()
     # What happened is known once it was said: the next run goes on.
     again = Run(made, fail=False).open(fresh=False)
@@ -176,13 +199,17 @@ def test_another_client_pulls(stream: Maker, retention: str) -> None:
 
 
 @pytest.mark.parametrize("retention", ["limits", "interest"])
-def test_ahead_of_the_checkpoint(stream: Maker, retention: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_ahead_of_the_checkpoint(
+    stream: Maker, retention: str, caplog: pytest.LogCaptureFixture
+) -> None:
     made = stream(retention=retention)
     make_consumer(made, "other")  # so that the stream begins below
     Run(made).begin(9, committed=8)
     behind = Run(made).open(fresh=False)
     if retention == "interest":
-        with pytest.raises(DataLossError, match="is ahead of the checkpoint, at sequence 8, and has not held"):
+        with pytest.raises(
+            DataLossError, match="is ahead of the checkpoint, at sequence 8, and has not held"
+        ):
             behind.commit(5)
         behind = Run(made, fail=False).open(fresh=False)
     behind.commit(5)
@@ -198,7 +225,9 @@ def test_ahead_of_the_checkpoint(stream: Maker, retention: str, caplog: pytest.L
 @pytest.mark.parametrize("when", ["open", "check", "commit"])
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_missing(stream: Maker, caplog: pytest.LogCaptureFixture, retention: str, fail: bool, when: str) -> None:
+def test_missing(
+    stream: Maker, caplog: pytest.LogCaptureFixture, retention: str, fail: bool, when: str
+) -> None:
     made = stream(retention=retention)
     run = Run(made, fail=fail).begin(6, committed=4)
     delete_consumer(made)
@@ -263,11 +292,16 @@ def test_the_stream_is_created_again(
         assert kept(made) == (1, 8, 8)
     assert caplog.text.count("nothing is committed in the new one") == 2
     if retention == "interest" and fail:
-        with pytest.raises(DataLossError, match="was deleted and created again, and its consumer went with it"):
+        with pytest.raises(
+            DataLossError, match="was deleted and created again, and its consumer went with it"
+        ):
             run.check()
         return
     if retention == "workqueue":
-        with pytest.raises(OptionError, match=rf"application \({made.subject}.a\) already has what this query reads"):
+        with pytest.raises(
+            OptionError,
+            match=rf"application \({made.subject}.a\) already has what this query reads",
+        ):
             run.check()
         delete_consumer(made, "application")
     run.move(7)
@@ -276,12 +310,17 @@ def test_the_stream_is_created_again(
 
 @pytest.mark.parametrize("retention", RETENTIONS)
 @pytest.mark.parametrize("seen", [6, 8], ids=["looked at after", "looked at before"])
-def test_a_position_after_the_end(stream: Maker, retention: str, seen: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_position_after_the_end(
+    stream: Maker, retention: str, seen: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """A stream that lost its tail will give those sequences to messages that nobody has read."""
     made = stream(retention=retention)
     run = Run(made).begin(6)
     run.progress.commit(replace(state_of(made), last_seq=seen), 9)
-    assert "ends at sequence 6, before the position 9 that was read up to: nothing is committed" in caplog.text
+    assert (
+        "ends at sequence 6, before the position 9 that was read up to: nothing is committed"
+        in caplog.text
+    )
     made.fill(4)
     assert kept(made) == (1, 10, 10)
     assert pending(made) == 10
@@ -294,7 +333,10 @@ def test_the_stream_is_gone(stream: Maker, caplog: pytest.LogCaptureFixture) -> 
     made.delete()
     progress.commit(state, 5)
     assert "stream not found (code 404, error 10059): nothing is committed" in caplog.text
-    steps: list[Callable[[], object]] = [lambda: progress.check(state, 0), lambda: progress.open(state, fresh=False)]
+    steps: list[Callable[[], object]] = [
+        lambda: progress.check(state, 0),
+        lambda: progress.open(state, fresh=False),
+    ]
     for step in steps:
         with pytest.raises(StreamNotFound):
             step()
@@ -305,7 +347,9 @@ def test_who_has_the_filter_may_stay_unknown(stream: Maker) -> None:
     make_consumer(made, "application")
     run = Run(made)
     run.wire.deny("CONSUMER.LIST")
-    with pytest.raises(OptionError, match=r"another consumer already has what this query reads \(all subjects\)"):
+    with pytest.raises(
+        OptionError, match=r"another consumer already has what this query reads \(all subjects\)"
+    ):
         run.open()
 
 
@@ -317,7 +361,12 @@ def test_the_server_crashes(nats_server_factory: Callable[..., NatsServer]) -> N
     with ExitStack() as stack:
         runs = []
         for retention in RETENTIONS:
-            made = Stream(server.url, retention, stack.enter_context(Publisher(server.url)), retention=retention)
+            made = Stream(
+                server.url,
+                retention,
+                stack.enter_context(Publisher(server.url)),
+                retention=retention,
+            )
             runs.append(Run(made, f"{retention}.a").open())
             made.fill_in_turn(10, "ab")
             runs[-1].commit(4)
@@ -340,7 +389,9 @@ def test_a_leader_is_killed(nats_cluster: NatsCluster) -> None:
         runs = []
         for retention in RETENTIONS:
             publisher = connected(nats_cluster.servers[0])
-            made = Stream(nats_cluster.url, retention, publisher, retention=retention, num_replicas=3)
+            made = Stream(
+                nats_cluster.url, retention, publisher, retention=retention, num_replicas=3
+            )
             runs.append(Run(made, patience=60.0, requestTimeout="1s").open())
             made.fill(10)
             runs[-1].commit(4)

@@ -40,7 +40,9 @@ def cut(
 ) -> list[SequenceRange]:
     """The tasks of a batch of one stream."""
     survey = Survey(whole, probe)
-    tasks, most = shares({"ORDERS": survey.count}, max_messages=max_messages, min_partitions=min_partitions)
+    tasks, most = shares(
+        {"ORDERS": survey.count}, max_messages=max_messages, min_partitions=min_partitions
+    )
     return cut_at(survey.whole, split(survey, max_messages=most, tasks=tasks["ORDERS"]))
 
 
@@ -127,8 +129,15 @@ def test_beyond_some_number_of_tasks_those_of_all_streams_are_larger() -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, INT64_MAX - 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 300))
-def test_a_dense_range_is_cut_by_arithmetic(first: int, size: int, max_messages: int, least: int) -> None:
+@given(
+    st.integers(1, INT64_MAX - 10**6),
+    st.integers(1, 10**6),
+    st.integers(1, 10**6),
+    st.integers(1, 300),
+)
+def test_a_dense_range_is_cut_by_arithmetic(
+    first: int, size: int, max_messages: int, least: int
+) -> None:
     max_messages = max(max_messages, size // 500)
     whole = a_range(first, first + size)
     pieces = cut(whole, max_messages=max_messages, min_partitions=least)
@@ -140,7 +149,9 @@ def test_a_dense_range_is_cut_by_arithmetic(first: int, size: int, max_messages:
 
 
 def test_a_range_counted_as_empty_is_read_all_the_same() -> None:
-    assert cut(a_range(5, 100), max_messages=10, min_partitions=4, probe=FakeStream([])) == [a_range(5, 100, 0)]
+    assert cut(a_range(5, 100), max_messages=10, min_partitions=4, probe=FakeStream([])) == [
+        a_range(5, 100, 0)
+    ]
 
 
 # Splits by probes
@@ -149,7 +160,9 @@ def test_a_range_counted_as_empty_is_read_all_the_same() -> None:
 @settings(deadline=None)
 @given(matches, st.integers(1, 70), st.integers(1, 20), st.data())
 @example({1}, 1, 5, None)
-def test_pieces_cover_the_range(matching: set[int], max_messages: int, least: int, data: st.DataObject | None) -> None:
+def test_pieces_cover_the_range(
+    matching: set[int], max_messages: int, least: int, data: st.DataObject | None
+) -> None:
     stream = FakeStream(matching)
     first = data.draw(st.integers(1, stream.end)) if data else 1
     end = data.draw(st.integers(first + 1, stream.end + 10)) if data else stream.end
@@ -179,7 +192,9 @@ def test_pieces_cover_the_range(matching: set[int], max_messages: int, least: in
         pytest.param(runs(10**9, 200, 500), 100_000, 7, id="runs"),
     ],
 )
-def test_pieces_are_nearly_equal_and_cheap(matching: Sequence[int], max_messages: int, least: int) -> None:
+def test_pieces_are_nearly_equal_and_cheap(
+    matching: Sequence[int], max_messages: int, least: int
+) -> None:
     stream = FakeStream(matching)
     whole = a_range(1, stream.end)
     pieces = cut(whole, max_messages=max_messages, min_partitions=least, probe=stream)
@@ -195,7 +210,9 @@ def test_pieces_are_nearly_equal_and_cheap(matching: Sequence[int], max_messages
 
 def test_a_large_plan_ends_with_pieces_of_unknown_counts() -> None:
     hostile = FakeStream(runs(INT64_MAX, 40, 500))
-    check_cover(a_range(1, hostile.end), cut(a_range(1, hostile.end), max_messages=100, probe=hostile))
+    check_cover(
+        a_range(1, hostile.end), cut(a_range(1, hostile.end), max_messages=100, probe=hostile)
+    )
     assert hostile.calls <= SPLIT_PROBES
     stream = FakeStream(scattered(10_000_000, 100_000))
     whole = a_range(1, stream.end)
@@ -252,12 +269,20 @@ def test_the_same_cuts_whatever_the_stream_holds_by_now(
     pieces = cut_at(survey.whole, before)
     assert len(before.cuts) <= 2 * SPLIT_PROBES
     # Some of its messages go, others follow, and the range begins somewhere else.
-    left = {sequence for sequence in matching if data.draw(st.booleans()) or sequence > stream.end // 2}
-    moving = MovingStream({*left, *range(stream.end, stream.end + 20)}, data.draw(st.integers(0, 10**6)))
+    left = {
+        sequence for sequence in matching if data.draw(st.booleans()) or sequence > stream.end // 2
+    }
+    moving = MovingStream(
+        {*left, *range(stream.end, stream.end + 20)}, data.draw(st.integers(0, 10**6))
+    )
     rest = a_range(data.draw(st.integers(1, whole.end)), whole.end)
     later = Survey(rest, moving) if rest.width else None
     moving.calls = 0
-    again = count_again(later, before.cuts) if later else Split(before.cuts, [None] * len(before.counts))
+    again = (
+        count_again(later, before.cuts)
+        if later
+        else Split(before.cuts, [None] * len(before.counts))
+    )
     assert again.cuts == before.cuts
     assert moving.calls <= SPLIT_PROBES
     clipped = cut_at(rest, again)
@@ -279,7 +304,10 @@ def test_the_arithmetic_of_cuts_is_part_of_the_format() -> None:
     assert edges(1) == [(1, 13), (13, 17), (17, 21), (21, 40), (40, 41), (41, 43)]
     assert edges(18) == [(13, 13), (17, 17), (18, 21), (21, 40), (40, 41), (41, 43)]
     assert edges(43) == [(13, 13), (17, 17), (21, 21), (40, 40), (41, 41), (43, 43)]
-    assert [piece.count for piece in cut_at(a_range(10, 43), Split((10, 3, 21, 1, 40, 2, 43), [10, 7, None]))] == [
+    assert [
+        piece.count
+        for piece in cut_at(a_range(10, 43), Split((10, 3, 21, 1, 40, 2, 43), [10, 7, None]))
+    ] == [
         *(2, 3, 3, 7),
         *(None, None),
     ]
@@ -288,7 +316,10 @@ def test_the_arithmetic_of_cuts_is_part_of_the_format() -> None:
 def test_a_range_that_went_keeps_the_numbers_of_its_tasks() -> None:
     start = Offset({name: StreamPosition(9, CREATED) for name in "ABC"})
     end = Offset(dict(start.streams), {"A": (1, 2, 9), "B": (1, 2, 9)})
-    assert [(each.stream, each.first, each.end) for each in ranges_between(start, end)] == [("A", 9, 9), ("B", 9, 9)]
+    assert [(each.stream, each.first, each.end) for each in ranges_between(start, end)] == [
+        ("A", 9, 9),
+        ("B", 9, 9),
+    ]
 
 
 # Streams of absurd sizes
@@ -298,7 +329,9 @@ def test_a_range_that_went_keeps_the_numbers_of_its_tasks() -> None:
 @pytest.mark.parametrize("probed", [False, True])
 def test_beyond_some_number_of_tasks_they_are_larger(last: int, probed: bool) -> None:
     whole = a_range(1, last + 1)
-    pieces = cut(whole, max_messages=100_000, probe=FakeStream(range(1, last + 1)) if probed else None)
+    pieces = cut(
+        whole, max_messages=100_000, probe=FakeStream(range(1, last + 1)) if probed else None
+    )
     check_cover(whole, pieces)
     assert MAX_PIECES <= len(pieces) <= 1.5 * MAX_PIECES
     assert max(piece.width for piece in pieces) <= 2 * last // MAX_PIECES

@@ -33,7 +33,12 @@ HEADERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("A", "1"), ("A", "2"), ("B", "x"), ("A", "3")),
     (("Empty", ""), ("Empty", "")),
     (("Status", "404"), ("Description", "No Messages")),
-    (("Nats-Sequence", "1"), ("Nats-Stream", "other"), ("Nats-Subject", "elsewhere"), ("Nats-Time-Stamp", "now")),
+    (
+        ("Nats-Sequence", "1"),
+        ("Nats-Stream", "other"),
+        ("Nats-Subject", "elsewhere"),
+        ("Nats-Time-Stamp", "now"),
+    ),
     (("case", "1"), ("Case", "2"), ("CASE", "3")),
     (("Ключ", "значение"), ("鍵", "値")),
     tuple((f"K{number % 7}", f"v{number}") for number in range(40)),
@@ -46,7 +51,11 @@ def test_payloads_of_one_megabyte(stream: MakeStream) -> None:
     assert largest == 1 << 20
     noise = random.Random(1).randbytes(largest)
     lines = (b"MSG a 1 5\r\nhello\r\n" * (largest // 17))[:largest]
-    s.send(Message(f"{s.subject}.a", noise), Message(f"{s.subject}.a"), Message(f"{s.subject}.b", lines))
+    s.send(
+        Message(f"{s.subject}.a", noise),
+        Message(f"{s.subject}.a"),
+        Message(f"{s.subject}.b", lines),
+    )
     s.send(Message(f"{s.subject}.c", noise[: largest - 100], [("A", "x" * 40), ("A", "")]))
     s.fill(3)
     assert calls.stored(s) == s.rows()
@@ -99,7 +108,10 @@ def test_streams_of_every_kind(stream: MakeStream, config: dict[str, object]) ->
 def test_a_subset_of_the_columns_in_any_order(stream: MakeStream) -> None:
     s = stream()
     s.fill(3)
-    s.send(Message(f"{s.subject}.h", b"", [("A", "1"), ("A", "2")]), Message(f"{s.subject}.h", b"x", [("B", "")]))
+    s.send(
+        Message(f"{s.subject}.h", b"", [("A", "1"), ("A", "2")]),
+        Message(f"{s.subject}.h", b"x", [("B", "")]),
+    )
     expected = s.rows()
     for names in (
         ["data", "sequence"],
@@ -110,13 +122,17 @@ def test_a_subset_of_the_columns_in_any_order(stream: MakeStream) -> None:
         schema = StructType([ROWS[name] for name in names])
         rows = calls.rows({"servers": s.url, "stream": s.name}, schema)
         fields = ["micros" if name == "timestamp" else name for name in names]
-        assert [tuple(row) for row in rows] == [tuple(getattr(row, name) for name in fields) for row in expected]
+        assert [tuple(row) for row in rows] == [
+            tuple(getattr(row, name) for name in fields) for row in expected
+        ]
 
 
 def test_columns_that_need_no_payload_do_not_fetch_any(stream: MakeStream) -> None:
     s = stream()
     count, size = 40, 50_000
-    s.send(*(Message(f"{s.subject}.a", b"x" * size, [("A", str(number))]) for number in range(count)))
+    s.send(
+        *(Message(f"{s.subject}.a", b"x" * size, [("A", str(number))]) for number in range(count))
+    )
     with WireProxy(s.url) as proxy:
 
         def fetched(schema: str) -> int:
@@ -136,7 +152,9 @@ def test_columns_that_need_no_payload_do_not_fetch_any(stream: MakeStream) -> No
 def test_headers_can_be_left_out(stream: MakeStream) -> None:
     s = stream()
     s.send(Message(f"{s.subject}.a", b"x", [("A", "1")]), Message(f"{s.subject}.a", b"y"))
-    assert calls.stored(s, includeHeaders="false") == [row._replace(headers=None) for row in s.rows()]
+    assert calls.stored(s, includeHeaders="false") == [
+        row._replace(headers=None) for row in s.rows()
+    ]
     only = StructType([ROWS["headers"], ROWS["sequence"]])
     rows = calls.rows({"servers": s.url, "stream": s.name, "includeHeaders": "FALSE"}, only)
     assert [tuple(row) for row in rows] == [(None, 1), (None, 2)]
@@ -147,9 +165,15 @@ def test_thousands_of_messages_of_all_sizes(spark: SparkSession, stream: MakeStr
     chance = random.Random(7)
     for number in range(3000):
         size = chance.choice((0, 1, 17, 200, 200, 200, 2000, 9000))
-        data = chance.choice(PROTOCOL_TEXT) * (1 + size // 40) if number % 5 == 0 else chance.randbytes(size)
+        data = (
+            chance.choice(PROTOCOL_TEXT) * (1 + size // 40)
+            if number % 5 == 0
+            else chance.randbytes(size)
+        )
         headers = chance.choice(HEADERS) if number % 3 == 0 else None
-        s.messages[number + 1] = Message(f"{s.subject}.{chance.choice('abc')}.{number % 13}", data, headers)
+        s.messages[number + 1] = Message(
+            f"{s.subject}.{chance.choice('abc')}.{number % 13}", data, headers
+        )
     assert s.publisher.publish(s.messages.values()) == list(s.messages)
     frame = batch(spark, s.url, s.name, fetchBatch=200, maxMessagesPerPartition=800)
     assert stored(frame) == s.rows()

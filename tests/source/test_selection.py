@@ -16,7 +16,13 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.client import connection
 from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import ApiError, DataLossError, OptionError, PermissionDenied, ServerBusy
+from spark_jetstream.errors import (
+    ApiError,
+    DataLossError,
+    OptionError,
+    PermissionDenied,
+    ServerBusy,
+)
 from spark_jetstream.monitoring import lag
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
@@ -51,11 +57,15 @@ class Finder:
         self.restart()
         self.at = self.planner.initial()
         if given.get("startingOffsets") == "latest":
-            assert self.plan() == self.at  # the first micro-batch, which only stores where the query begins
+            assert (
+                self.plan() == self.at
+            )  # the first micro-batch, which only stores where the query begins
 
     def restart(self, **given: Any) -> None:
         """Go on as a new process would, with other options if some are given; None leaves one out."""
-        self.given = {name: text for name, text in {**self.given, **given}.items() if text is not None}
+        self.given = {
+            name: text for name, text in {**self.given, **given}.items() if text is not None
+        }
         self.planner: Planner = driver(self.url, clock=lambda: float(next(self.now)), **self.given)
 
     def plan(self) -> Offset:
@@ -141,21 +151,34 @@ def test_metadata_and_name_must_both_match(server: NatsServer) -> None:
 # Batches
 
 
-def test_a_batch_reads_what_matches_when_it_is_planned(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_reads_what_matches_when_it_is_planned(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     planner = driver(server.url, streaming=False, streamPattern="A_*")
     assert planner.batch_ranges() == []
-    assert caplog.messages == ["cannot find the streams to read (option streamPattern): none matches yet"]
+    assert caplog.messages == [
+        "cannot find the streams to read (option streamPattern): none matches yet"
+    ]
     for name in ("A_1", "A_2", "B_1"):
         create(server.url, name, metadata={"n": name[-1]})
         fill(server.url, name, 10)
-    assert read(server.url, planner.batch_ranges()) == {name: list(range(1, 11)) for name in ("A_1", "A_2")}
-    given: dict[str, Any] = {"streamMetadata": "n=1", "startingTimestamp": 0, "subjects": "A_1.a", "minPartitions": 2}
+    assert read(server.url, planner.batch_ranges()) == {
+        name: list(range(1, 11)) for name in ("A_1", "A_2")
+    }
+    given: dict[str, Any] = {
+        "streamMetadata": "n=1",
+        "startingTimestamp": 0,
+        "subjects": "A_1.a",
+        "minPartitions": 2,
+    }
     parts = driver(server.url, streaming=False, **given).batch_ranges()
     assert len(parts) == 2
     assert read(server.url, parts) == {"A_1": list(range(1, 11))}
 
 
-def test_a_stream_that_is_deleted_while_a_batch_is_planned(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_deleted_while_a_batch_is_planned(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("A_1", "A_2"):
         create(server.url, name)
         fill(server.url, name, 10)
@@ -185,7 +208,10 @@ def test_new_streams_are_read_from_their_first_message(
     query = Finder(server, startingOffsets=starting)
     create(server.url, "A_2")
     fill(server.url, "A_2", 5)
-    assert query.rest() == {**({"A_1": [1, 2, 3, 4, 5]} if starting == "earliest" else {}), "A_2": [1, 2, 3, 4, 5]}
+    assert query.rest() == {
+        **({"A_1": [1, 2, 3, 4, 5]} if starting == "earliest" else {}),
+        "A_2": [1, 2, 3, 4, 5],
+    }
     create(server.url, "A_3")
     assert query.step() == {}
     assert query.names == ["A_1", "A_2", "A_3"]
@@ -206,17 +232,24 @@ def test_a_query_waits_for_its_first_stream(
     query = Query(server.url, None, streamPattern="A_*", startingOffsets=starting)
     assert query.run().rows == []
     assert query.end == {"version": 1, "streams": {}}
-    assert caplog.messages == ["cannot find the streams to read (option streamPattern): none matches yet"]
+    assert caplog.messages == [
+        "cannot find the streams to read (option streamPattern): none matches yet"
+    ]
     create(server.url, "A_1")
     fill(server.url, "A_1", 5)
     with pytest.raises(
-        OptionError, match="it has no stream, and option stream names A_1; correct the option, or start"
+        OptionError,
+        match="it has no stream, and option stream names A_1; correct the option, or start",
     ):
         driver(server.url, "A_1").latest(Offset.from_json(query.end), limited=True)
-    assert [(row["stream"], row["sequence"]) for row in query.run().rows] == [("A_1", n) for n in range(1, 6)]
+    assert [(row["stream"], row["sequence"]) for row in query.run().rows] == [
+        ("A_1", n) for n in range(1, 6)
+    ]
 
 
-def test_the_first_messages_of_a_new_stream_are_gone(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_messages_of_a_new_stream_are_gone(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     query = Finder(server)
     create(server.url, "A_1")
     fill(server.url, "A_1", 10)
@@ -233,7 +266,9 @@ def test_the_first_messages_of_a_new_stream_are_gone(server: NatsServer, caplog:
     assert query.rest() == {"A_2": [10]}
 
 
-@pytest.mark.parametrize("given", [{"streamPattern": "A_*"}, {"streamMetadata": "team=shop"}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{"streamPattern": "A_*"}, {"streamMetadata": "team=shop"}], ids=str
+)
 def test_the_server_is_asked_now_and_then(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
@@ -243,7 +278,10 @@ def test_the_server_is_asked_now_and_then(
     with WireProxy(server.url) as proxy:
 
         def asked() -> int:
-            return sum(proxy.client_bytes.count(b"PUB $JS.API.STREAM." + kind) for kind in (b"NAMES ", b"LIST "))
+            return sum(
+                proxy.client_bytes.count(b"PUB $JS.API.STREAM." + kind)
+                for kind in (b"NAMES ", b"LIST ")
+            )
 
         planner = driver(proxy.url, clock=lambda: now, requestTimeout="60s", **given)
         at = planner.initial()
@@ -263,7 +301,9 @@ def test_the_server_is_asked_now_and_then(
 
 def test_available_now(server: NatsServer) -> None:
     create(server.url, "A_1")
-    query = Query(server.url, None, streamPattern="A_*", startingOffsets="latest", maxMessagesPerTrigger=4)
+    query = Query(
+        server.url, None, streamPattern="A_*", startingOffsets="latest", maxMessagesPerTrigger=4
+    )
     query.run()
 
     def more(number: int) -> None:
@@ -274,9 +314,18 @@ def test_available_now(server: NatsServer) -> None:
     create(server.url, "A_2")
     fill(server.url, "A_2", 10)
     assert [row["stream"] for row in query.run(more).rows] == ["A_2"] * 10
-    assert [(row["stream"], row["sequence"]) for row in query.run().rows] == [("A_3", n) for n in (1, 2, 3)]
+    assert [(row["stream"], row["sequence"]) for row in query.run().rows] == [
+        ("A_3", n) for n in (1, 2, 3)
+    ]
     progress = {
-        "sources": [{"description": "", "startOffset": query.end, "endOffset": query.end, "latestOffset": None}]
+        "sources": [
+            {
+                "description": "",
+                "startOffset": query.end,
+                "endOffset": query.end,
+                "latestOffset": None,
+            }
+        ]
     }
     assert list(lag(json.dumps(progress))) == ["A_1", "A_2", "A_3"]
 
@@ -313,7 +362,8 @@ def test_what_a_deleted_stream_had(server: NatsServer, caplog: pytest.LogCapture
         assert query.step() == {"A_1": [1, 2, 3, 4, 5], "A_2": [1, 2, 3, 4, 5]}
         delete(server, "A_1")
         with pytest.raises(
-            DataLossError, match="stream A_1 was deleted, and had messages that were not read; set fail"
+            DataLossError,
+            match="stream A_1 was deleted, and had messages that were not read; set fail",
         ):
             query.plan()
         # It would know nothing of what a restarted query has not seen.
@@ -354,7 +404,9 @@ def test_a_run_knows_of_streams_that_it_has_looked_at(server: NatsServer, looked
     assert query.take(end) == {looked_at: [1]}
     delete(server, "A_1")
     if looked_at == "A_1":
-        with pytest.raises(DataLossError, match="A_1 was deleted, and had messages that were not read"):
+        with pytest.raises(
+            DataLossError, match="A_1 was deleted, and had messages that were not read"
+        ):
             query.plan()
     else:
         assert query.step() == {"A_2": [2]}
@@ -376,7 +428,9 @@ def test_a_loss_that_is_accepted(server: NatsServer, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("others", [["A_1"], []], ids=str)
-def test_a_batch_that_was_planned_with_a_deleted_stream(server: NatsServer, others: list[str]) -> None:
+def test_a_batch_that_was_planned_with_a_deleted_stream(
+    server: NatsServer, others: list[str]
+) -> None:
     """It fails until that is accepted, whoever plans it."""
     for name in (*others, "A_2"):
         create(server.url, name)
@@ -385,7 +439,9 @@ def test_a_batch_that_was_planned_with_a_deleted_stream(server: NatsServer, othe
     end = query.plan()
     delete(server, "A_2")
     for _ in range(2):
-        with pytest.raises(DataLossError, match="stream A_2 was deleted, and had messages that were not read"):
+        with pytest.raises(
+            DataLossError, match="stream A_2 was deleted, and had messages that were not read"
+        ):
             query.take(end)
         query.restart()
     query.restart(failOnDataLoss="false")
@@ -406,7 +462,8 @@ def test_a_server_that_has_none_of_the_streams(server: NatsServer) -> None:
         query.url = other.url
         query.restart()
         with pytest.raises(
-            DataLossError, match=r"none of the streams in the checkpoint exists \(A_1, A_2\): is this an"
+            DataLossError,
+            match=r"none of the streams in the checkpoint exists \(A_1, A_2\): is this an",
         ):
             query.plan()
     query.url = server.url
@@ -417,14 +474,18 @@ def test_a_server_that_has_none_of_the_streams(server: NatsServer) -> None:
     delete(server, "A_2")
     query.restart()
     for _ in range(2):
-        with pytest.raises(DataLossError, match=r"exists \(A_2\).* set failOnDataLoss=false to go on without them"):
+        with pytest.raises(
+            DataLossError, match=r"exists \(A_2\).* set failOnDataLoss=false to go on without them"
+        ):
             query.plan()
     query.restart(failOnDataLoss="false")
     assert query.rest() == {}
     assert query.names == []
 
 
-def test_a_stream_that_is_made_again_between_two_looks(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_is_made_again_between_two_looks(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """As one of option stream: a loss, because nobody knows what the old one held."""
     create(server.url, "A_1")
     fill(server.url, "A_1", 5)
@@ -444,7 +505,12 @@ def test_metadata_that_changes(server: NatsServer, caplog: pytest.LogCaptureFixt
     """A stream joins when it gets what is asked for, and leaves when two looks have not seen that any more."""
 
     def label(name: str, team: str) -> None:
-        config = {"name": name, "subjects": [f"{name}.>"], "storage": "memory", "metadata": {"team": team}}
+        config = {
+            "name": name,
+            "subjects": [f"{name}.>"],
+            "storage": "memory",
+            "metadata": {"team": team},
+        }
         api(server.url, f"STREAM.UPDATE.{name}", config)
 
     for name in ("A_1", "A_2"):
@@ -477,7 +543,9 @@ def test_metadata_that_changes(server: NatsServer, caplog: pytest.LogCaptureFixt
 # Other options
 
 
-def test_a_checkpoint_and_other_options(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_and_other_options(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("A_1", "A_2", "B_1"):
         create(server.url, name)
         fill(server.url, name, 2)
@@ -497,7 +565,10 @@ def test_a_checkpoint_and_other_options(server: NatsServer, caplog: pytest.LogCa
     assert query.names == ["A_1", "B_1"]
     # None of the streams matches.
     query.restart(streamPattern="C_*")
-    with pytest.raises(OptionError, match="it has A_1, B_1, and option streamPattern names none of them; correct the"):
+    with pytest.raises(
+        OptionError,
+        match="it has A_1, B_1, and option streamPattern names none of them; correct the",
+    ):
         query.plan()
     # Back to names.
     fill(server.url, "B_1", 2)
@@ -509,7 +580,10 @@ def test_a_checkpoint_and_other_options(server: NatsServer, caplog: pytest.LogCa
         fill(server.url, name, 1)
     end = query.plan()
     query.restart(streamPattern="A_*")
-    with pytest.raises(OptionError, match="has a batch with stream B_1, which the option streamPattern does not name"):
+    with pytest.raises(
+        OptionError,
+        match="has a batch with stream B_1, which the option streamPattern does not name",
+    ):
         query.take(end)
     query.restart(streamPattern="*")
     assert query.take(end) == {"A_1": [4], "B_1": [5]}
@@ -534,10 +608,14 @@ def test_a_batch_that_was_planned_with_a_pattern_and_runs_with_names(server: Nat
 def test_work_queues_need_an_option_of_their_own(server: NatsServer) -> None:
     create(server.url, "A_1", retention="workqueue", allow_direct=True)
     fill(server.url, "A_1", 3)
-    with pytest.raises(OptionError, match="A_1, which option streamPattern finds, has work-queue") as raised:
+    with pytest.raises(
+        OptionError, match="A_1, which option streamPattern finds, has work-queue"
+    ) as raised:
         driver(server.url, streamPattern="A_*").initial()
     assert raised.value.option == "streamPattern"
-    parts = driver(server.url, streaming=False, streamPattern="A_*", readWith="direct").batch_ranges()
+    parts = driver(
+        server.url, streaming=False, streamPattern="A_*", readWith="direct"
+    ).batch_ranges()
     assert read(server.url, parts) == {"A_1": [1, 2, 3]}
 
 
@@ -549,7 +627,9 @@ class Account:
 
     prefix = "$JS.API"
 
-    def __init__(self, names: Iterable[str], limit: int, absent: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, names: Iterable[str], limit: int, absent: Mapping[str, Any] | None = None
+    ) -> None:
         self.names = sorted(names)
         self.limit = limit
         self.absent = dict(absent or {})
@@ -568,7 +648,9 @@ class Account:
         offset = json.loads(body)["offset"]
         self.page(len(self.asked))
         self.asked.append((subject, offset))
-        here: list[Any] = [name for name in self.names[offset : offset + self.limit] if name not in self.absent]
+        here: list[Any] = [
+            name for name in self.names[offset : offset + self.limit] if name not in self.absent
+        ]
         if subject.endswith("LIST"):
             here = [{"config": {"name": name, **SHOP}} for name in here]
         return {
@@ -582,7 +664,10 @@ class Account:
     @property
     def lacking(self) -> dict[str, Any]:
         offline = {name: why for name, why in self.absent.items() if why}
-        return {"missing": [name for name in self.absent if name not in offline], "offline": offline}
+        return {
+            "missing": [name for name in self.absent if name not in offline],
+            "offline": offline,
+        }
 
 
 def select(account: Connect, retry: float = 0.0, **given: Any) -> Selection:
@@ -638,7 +723,9 @@ UNSUPPORTED = "unsupported - required API level: 9, current API level: 5"
         ({"reason": 9}, "no server can run stream A_2 ({'reason': 9})"),
     ],
 )
-def test_a_stream_whose_server_is_away(caplog: pytest.LogCaptureFixture, why: Any, said: str) -> None:
+def test_a_stream_whose_server_is_away(
+    caplog: pytest.LogCaptureFixture, why: Any, said: str
+) -> None:
     """A query that begins must know all; a running one finds the stream later. Others do not matter."""
     account = Account(["A_1", "A_2", "B"], 256, {"A_2": why})
     narrow = select(account, streamPattern="B")
@@ -660,8 +747,12 @@ def test_a_stream_whose_server_is_away(caplog: pytest.LogCaptureFixture, why: An
 def test_a_stream_that_no_server_can_run_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     for missing in ([], ["A_2"]):
         account = Account(["A_1", "A_2"], 256, {"A_2": UNSUPPORTED})
-        monkeypatch.setattr(Account, "lacking", {"missing": missing, "offline": {"A_2": UNSUPPORTED}})
-        with pytest.raises(ApiError, match=r"streamMetadata\): no server can run stream A_2") as caught:
+        monkeypatch.setattr(
+            Account, "lacking", {"missing": missing, "offline": {"A_2": UNSUPPORTED}}
+        )
+        with pytest.raises(
+            ApiError, match=r"streamMetadata\): no server can run stream A_2"
+        ) as caught:
             select(account, 1.0).look(complete=True)
         assert not caught.value.retriable
         assert len(account.asked) == 1
@@ -674,7 +765,9 @@ def test_another_stream_whose_server_is_away_is_waited_for() -> None:
                 del self.absent["A_1"]
 
     account = Returning(["A_1", "A_2"], 256, {"A_1": "", "A_2": UNSUPPORTED})
-    with pytest.raises(ServerBusy, match="no server answered for stream A_1; no server can run stream A_2"):
+    with pytest.raises(
+        ServerBusy, match="no server answered for stream A_1; no server can run stream A_2"
+    ):
         select(account).look(complete=True)
     account = Returning(["A_1", "A_2"], 256, {"A_1": "", "A_2": UNSUPPORTED})
     with pytest.raises(ApiError, match=r"streamMetadata\): no server can run stream A_2"):
@@ -722,7 +815,9 @@ def test_a_server_of_a_cluster_is_away(caplog: pytest.LogCaptureFixture) -> None
         ways: list[dict[str, Any]] = [by_name, {**by_name, "streamMetadata": "team=shop"}]
         now = map(float, itertools.count(step=FIND_EVERY))
         # Servers wait four seconds for the others before they answer.
-        running = [driver(url, clock=lambda: next(now), requestTimeout="20s", **given) for given in ways]
+        running = [
+            driver(url, clock=lambda: next(now), requestTimeout="20s", **given) for given in ways
+        ]
         begins = [planner.initial() for planner in running]
         at = driver(url, streamMetadata="team=shop").initial()
         assert list(at.streams) == ["A_1", "A_2", "B"]
@@ -747,7 +842,9 @@ def test_a_server_of_a_cluster_is_away(caplog: pytest.LogCaptureFixture) -> None
 def test_nothing_is_lost_and_nothing_comes_twice(server: NatsServer, seed: int) -> None:
     """Streams come and go under load, and the query is killed at any step; a model knows what it must have read."""
     chance = random.Random(seed)
-    query = Finder(server, maxMessagesPerTrigger=7, failOnDataLoss="false", startingOffsets="latest")
+    query = Finder(
+        server, maxMessagesPerTrigger=7, failOnDataLoss="false", startingOffsets="latest"
+    )
     stored: dict[tuple[str, str], int] = {}  # name and creation time of each stream -> its messages
     living: dict[str, str] = {}
 
@@ -799,7 +896,9 @@ def test_nothing_is_lost_and_nothing_comes_twice(server: NatsServer, seed: int) 
 @pytest.mark.full
 def test_spark(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
     """Found while the query runs, and by the next run."""
-    frame = streaming(spark, server.url, None, "stream string, sequence bigint", streamPattern="A_*")
+    frame = streaming(
+        spark, server.url, None, "stream string, sequence bigint", streamPattern="A_*"
+    )
     create(server.url, "A_1")
     fill(server.url, "A_1", 2)
     run = Run()
@@ -816,7 +915,13 @@ def test_spark(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
 
     wait_until(all_read, "the progress")
     query.stop()
-    assert [tuple(row) for row in run.rows] == [("A_1", 1), ("A_1", 2), ("A_2", 1), ("A_2", 2), ("A_2", 3)]
+    assert [tuple(row) for row in run.rows] == [
+        ("A_1", 1),
+        ("A_1", 2),
+        ("A_2", 1),
+        ("A_2", 2),
+        ("A_2", 3),
+    ]
     delete(server, "A_1")
     create(server.url, "A_3")
     for name in ("A_2", "A_3"):

@@ -28,7 +28,9 @@ ONLY = "stream string, sequence bigint"
 # What Spark shows
 
 
-def test_spark_shows_what_is_wrong_with_an_offset(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+def test_spark_shows_what_is_wrong_with_an_offset(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path
+) -> None:
     s = stream()
     for _ in range(2):
         s.fill(3)
@@ -43,7 +45,9 @@ def test_spark_shows_what_is_wrong_with_an_offset(spark: SparkSession, stream: M
     kind, sentence = refusal(caught.value)
     assert kind == "OffsetError"
     assert sentence.startswith("an offset in the checkpoint is not JSON: ")
-    assert sentence.endswith("; restore the checkpoint from a backup, or start the query with a new one")
+    assert sentence.endswith(
+        "; restore the checkpoint from a backup, or start the query with a new one"
+    )
     file.write_text(whole)
     assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).rows == []
 
@@ -91,7 +95,9 @@ def test_a_filter_that_matches_one_message_in_10_000(stream: MakeStream) -> None
         s.publisher.pour(straw, 9_999, Message(f"{s.subject}.needle", b"needle"))
     needles = list(range(10_000, 200_001, 10_000))
     with WireProxy(s.url) as proxy:
-        run = Query(proxy.url, s.name, subjects=f"{s.subject}.needle", maxMessagesPerTrigger=8).run()
+        run = Query(
+            proxy.url, s.name, subjects=f"{s.subject}.needle", maxMessagesPerTrigger=8
+        ).run()
         assert run.counts == [8, 8, 4]
         assert run.sequences == needles
         # All messages are more than 12 MB on the wire; the needles are less than 4 KB.
@@ -137,31 +143,42 @@ def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
         assert end == offset or all(part.count == 0 for part in planner.ranges(offset, end))
         moves += end != offset
         offset = end
-        assert new_planner().latest(offset, limited=True).streams[s.name].next >= offset.streams[s.name].next
+        assert (
+            new_planner().latest(offset, limited=True).streams[s.name].next
+            >= offset.streams[s.name].next
+        )
     assert 0 < moves <= 15
     [last] = s.fill(1, "wanted")
     assert planner.latest(offset, limited=True).streams[s.name].next == last + 1
 
 
-def test_filters_that_match_no_subject_of_the_stream(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+def test_filters_that_match_no_subject_of_the_stream(
+    stream: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
     s = stream()
     s.fill(3)
     query = Query(s.url, s.name, subjects=f"{s.subject}x.>")
     assert query.run().counts == [0]
     query.run(subjects=f"{s.subject}.>")
-    warning = f"no subject of stream {s.name} ({s.subject}.>) matches option subjects ({s.subject}x.>)"
+    warning = (
+        f"no subject of stream {s.name} ({s.subject}.>) matches option subjects ({s.subject}x.>)"
+    )
     assert caplog.messages.count(warning) == 1
     # Messages of a source keep their subjects.
     copy = stream(subjects=[f"{s.subject}_copy"], sources=[{"name": s.name}])
     wait_until(lambda: copy.state()["messages"] == 3, "the copies")
     assert sum(Query(s.url, copy.name, subjects=f"{s.subject}.>").run().counts) == 3
-    assert "no subject of stream" not in "".join(message for message in caplog.messages if message != warning)
+    assert "no subject of stream" not in "".join(
+        message for message in caplog.messages if message != warning
+    )
 
 
 # Streams whose messages go when they are acknowledged
 
 
-def test_an_interest_stream_is_read_with_a_warning(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interest_stream_is_read_with_a_warning(
+    stream: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
     s = stream(retention="interest")
     holder = {"durable_name": "holder", "ack_policy": "explicit"}
     s.publisher.api(f"CONSUMER.CREATE.{s.name}.holder", {"stream_name": s.name, "config": holder})
@@ -169,5 +186,10 @@ def test_an_interest_stream_is_read_with_a_warning(stream: MakeStream, caplog: p
     run = Query(s.url, s.name, maxMessagesPerTrigger=4).run()
     assert run.counts == [4, 4, 2]
     assert run.stored == s.rows()
-    assert caplog.text.count(f"stream {s.name} keeps messages only as long as its consumers are interested") == 1
+    assert (
+        caplog.text.count(
+            f"stream {s.name} keeps messages only as long as its consumers are interested"
+        )
+        == 1
+    )
     assert s.state()["messages"] == 10

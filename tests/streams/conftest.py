@@ -31,13 +31,22 @@ def server(running: NatsServer, no_connection_left: None) -> NatsServer:
     """A server with nothing but the stream S of `COUNT` messages, on disk, that answers direct gets."""
     if not running.running:
         running.start()
-    streams = {info["config"]["name"]: info for info in api(running.url, "STREAM.LIST").get("streams") or []}
+    streams = {
+        info["config"]["name"]: info
+        for info in api(running.url, "STREAM.LIST").get("streams") or []
+    }
     config = {"allow_direct": True, "storage": "file"}
     whole = {"messages": COUNT, "first_seq": 1, "last_seq": COUNT, "consumer_count": 0}
     with Publisher(running.url) as publisher:
-        publisher.store = running.store_dir  # or a stream S could begin with the messages of an earlier one
+        publisher.store = (
+            running.store_dir
+        )  # or a stream S could begin with the messages of an earlier one
         for name, info in streams.items():
-            kept = name == "S" and config.items() <= info["config"].items() and whole.items() <= info["state"].items()
+            kept = (
+                name == "S"
+                and config.items() <= info["config"].items()
+                and whole.items() <= info["state"].items()
+            )
             if not kept:
                 publisher.api(f"STREAM.DELETE.{name}")
                 streams[name] = {}

@@ -53,7 +53,12 @@ def test_rows_are_those_of_a_consumer(server: NatsServer) -> None:
                 f"G.{chance.choice('abc')}.größe",
                 chance.randbytes(chance.randrange(0, 300)),
                 chance.choice(
-                    [None, [], [("A", "1"), ("B", ""), ("A", "2")], [("Nats-Stream", "X"), ("Status", "404")]]
+                    [
+                        None,
+                        [],
+                        [("A", "1"), ("B", ""), ("A", "2")],
+                        [("Nats-Stream", "X"), ("Status", "404")],
+                    ]
                 ),
             )
             for _ in range(500)
@@ -106,9 +111,15 @@ for run in direct(sys.argv[1], part_of(sys.argv[1], "C")):
 def test_reading_imports_no_pandas(server: NatsServer) -> None:
     """Spark looks for garbage in all that a worker has imported, after each task."""
     create(server.url, "KV_B", subjects=["$KV.B.>"], allow_direct=True)
-    operations = (None, [("KV-Operation", "DEL"), ("KV-Operation", "x")], [("A", "1"), ("KV-Operation", "PURGE")])
+    operations = (
+        None,
+        [("KV-Operation", "DEL"), ("KV-Operation", "x")],
+        [("A", "1"), ("KV-Operation", "PURGE")],
+    )
     with Publisher(server.url) as publisher:
-        publisher.publish([Message(f"$KV.B.{key}", b"", headers) for headers in operations for key in "ab"])
+        publisher.publish(
+            [Message(f"$KV.B.{key}", b"", headers) for headers in operations for key in "ab"]
+        )
         publisher.publish([Message("$KV.B.a", block=b"NATS/1.0\r\nA: not \xff UTF-8\r\n\r\n")])
         sources = '{"A": {"a.1": "3", "a.2": "2"}, "B": {}}'
         create(server.url, "C", subjects=["C.>"], allow_direct=True)
@@ -117,12 +128,26 @@ def test_reading_imports_no_pandas(server: NatsServer) -> None:
     said = f"7 {['PUT', 'PUT', 'DELETE', 'DELETE', 'PURGE', 'PURGE', 'PUT']} False"
     read = [("A", [("a.1", "3"), ("a.2", "2")]), ("B", [])]
     counters = [{"value": "5", "sources": read}, {"value": "6", "sources": None}]
-    assert run_python("-c", READ, server.url).splitlines() == [said, said, "[[1]]", f"{counters} False"]
+    assert run_python("-c", READ, server.url).splitlines() == [
+        said,
+        said,
+        "[[1]]",
+        f"{counters} False",
+    ]
 
 
-def test_of_a_header_block_without_a_line_end_the_server_keeps_two_bytes(server: NatsServer) -> None:
+def test_of_a_header_block_without_a_line_end_the_server_keeps_two_bytes(
+    server: NatsServer,
+) -> None:
     create(server.url, "G", allow_direct=True)
-    blocks = [b"garbage", b"\r\n\r\n", b"\r\n", b"x", b"NATS/1.0\r\nX: Nats-Stream: \r\n", b"NATS/1.0\r\nX: 1234"]
+    blocks = [
+        b"garbage",
+        b"\r\n\r\n",
+        b"\r\n",
+        b"x",
+        b"NATS/1.0\r\nX: Nats-Stream: \r\n",
+        b"NATS/1.0\r\nX: 1234",
+    ]
     with Publisher(server.url) as publisher:
         publisher.publish([Message("G.a", b"cut", block=block) for block in blocks])
     part = part_of(server.url, "G")
@@ -137,7 +162,9 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
     def made() -> int:
         return int(api(server.url, "STREAM.INFO.EVENTS")["state"]["messages"])
 
-    read = direct(server.url, part_of(server.url, "S", subjects=("S.*", "T")), replace(SETTINGS, batch=100))
+    read = direct(
+        server.url, part_of(server.url, "S", subjects=("S.*", "T")), replace(SETTINGS, batch=100)
+    )
     found = some(read)
     assert consumers(server.url, "S") == []
     assert found + sequences(read) == ALL
@@ -171,7 +198,11 @@ def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None
 
 def test_a_server_too_old_for_batches(server: NatsServer, proxy: WireProxy) -> None:
     version = re.compile(rb'"version":"[^"]*"')
-    proxy.drop(lambda frame: version.sub(b'"version":"2.10.29"', frame) if frame.startswith(b"INFO") else frame)
+    proxy.drop(
+        lambda frame: (
+            version.sub(b'"version":"2.10.29"', frame) if frame.startswith(b"INFO") else frame
+        )
+    )
     requests = Requests(connecting(proxy.url), 5.0)
     view, state = DirectProbe(requests, "S", ()), requests.stream("S")
     asks = (
@@ -205,7 +236,9 @@ def test_a_stream_that_does_not_allow_it(server: NatsServer, begun: bool) -> Non
 
 def test_a_leader_that_may_not_be_asked() -> None:
     reader = '{user: r, password: p, permissions: {publish: {deny: "$JS.API.STREAM.MSG.GET.>"}}}'
-    with NatsServer(config=f"authorization {{ users: [{{user: admin, password: p}}, {reader}] }}") as server:
+    with NatsServer(
+        config=f"authorization {{ users: [{{user: admin, password: p}}, {reader}] }}"
+    ) as server:
         admin, where = (server.url.replace("//", f"//{user}:p@") for user in ("admin", "r"))
         create(admin, "S", allow_direct=True)
         fill(admin, "S", 2)

@@ -84,7 +84,10 @@ def test_a_range_in_one_answer_costs_two_requests(fake: FakeJetStream, read: Rea
     assert fake.asked == [("DIRECT.GET.S", first), ("STREAM.INFO.S", {})]
     # Of a range that ends behind the stream the leader has the last word.
     assert sequences(read(replace(WHOLE, end=1000, count=None))) == ALL
-    assert fake.asked[-2:] == [("STREAM.MSG.GET.S", {"seq": 101, "next_by_subj": ">"}), ("STREAM.INFO.S", {})]
+    assert fake.asked[-2:] == [
+        ("STREAM.MSG.GET.S", {"seq": 101, "next_by_subj": ">"}),
+        ("STREAM.INFO.S", {}),
+    ]
 
 
 def test_a_message_behind_the_range_proves_its_end(fake: FakeJetStream, read: Read) -> None:
@@ -93,12 +96,19 @@ def test_a_message_behind_the_range_proves_its_end(fake: FakeJetStream, read: Re
     assert fake.count("MSG.GET") == 0
 
 
-def test_a_full_batch_is_followed_by_the_next_when_it_was_handed_out(fake: FakeJetStream, read: Read) -> None:
+def test_a_full_batch_is_followed_by_the_next_when_it_was_handed_out(
+    fake: FakeJetStream, read: Read
+) -> None:
     for number, run in enumerate(read(batch=30), start=1):
         assert run.sequences.tolist() == ALL[30 * number - 30 : 30 * number]
         assert fake.count("DIRECT.GET") == number
     asked = [request for subject, request in fake.asked if subject == "DIRECT.GET.S"]
-    assert [(request["seq"], request["batch"]) for request in asked] == [(1, 30), (31, 30), (61, 30), (91, 11)]
+    assert [(request["seq"], request["batch"]) for request in asked] == [
+        (1, 30),
+        (31, 30),
+        (61, 30),
+        (91, 11),
+    ]
     # The messages are older than the first look at the stream: once more at the end is enough.
     assert fake.count("INFO") == 2
 
@@ -137,7 +147,9 @@ def test_a_replica_that_lags(fake: FakeJetStream, read: Read, lag: int) -> None:
 @pytest.mark.parametrize("lag", [0, 60, None])
 def test_a_replica_that_never_catches_up(fake: FakeJetStream, read: Read, lag: int | None) -> None:
     # Without a lag: one that ends its batch without a message.
-    fake.direct = lambda request: [end_of_batch(5, 0)] if lag is None else fake.batch(request, up_to=lag)
+    fake.direct = lambda request: (
+        [end_of_batch(5, 0)] if lag is None else fake.batch(request, up_to=lag)
+    )
     lag = lag or 0
     found: list[int] = []
     with pytest.raises(OutageError) as caught:
@@ -172,7 +184,9 @@ def test_messages_that_go_while_they_are_waited_for(fake: FakeJetStream, read: R
 # Mirrors
 
 
-@pytest.mark.parametrize("lacks", [lambda _: False, lambda sequence: sequence < 50], ids=["nothing", "its head"])
+@pytest.mark.parametrize(
+    "lacks", [lambda _: False, lambda sequence: sequence < 50], ids=["nothing", "its head"]
+)
 def test_a_mirror_that_always_answers(
     fake: FakeJetStream, read: Read, lacks: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +214,9 @@ def auto(connect: Connect, **settings: Any) -> Iterator[MessageRun]:
     return direct.read_auto(connect, WHOLE, replace(SETTINGS, **settings), "test")
 
 
-def test_direct_gets_that_bring_everything_need_no_consumer(fake: FakeJetStream, to_fake: Connect) -> None:
+def test_direct_gets_that_bring_everything_need_no_consumer(
+    fake: FakeJetStream, to_fake: Connect
+) -> None:
     assert sequences(auto(to_fake)) == ALL
     assert [path for path, _ in fake.asked] == ["DIRECT.GET.S", "STREAM.INFO.S"]
     assert sequences(auto(to_fake, headers_only=True)) == ALL
@@ -214,13 +230,19 @@ INSUFFICIENT: dict[str, tuple[Callable[[FakeJetStream, Request], list[Answer]], 
     "a refusal": (lambda fake, request: [Answer(b"NATS/1.0 408 Huh\r\n\r\n")], 1),
     "one reply for each request": (lambda fake, request: fake.batch(request)[:1], 1),
     "nobody": (lambda fake, request: [Answer(b"NATS/1.0 503\r\n\r\n")], 1),
-    "an old server": (lambda fake, request: [Answer(b"NATS/1.0\r\nNats-Stream: S\r\nNats-Sequence: 1\r\n\r\n")], 1),
+    "an old server": (
+        lambda fake, request: [Answer(b"NATS/1.0\r\nNats-Stream: S\r\nNats-Sequence: 1\r\n\r\n")],
+        1,
+    ),
 }
 
 
 @pytest.mark.parametrize("what", INSUFFICIENT)
 def test_a_consumer_brings_the_rest(
-    fake: FakeJetStream, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fake: FakeJetStream,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(direct, "_TRIED_FOR", 0.3)
     # Only this answer has no end, for which the reader waits.
@@ -229,7 +251,11 @@ def test_a_consumer_brings_the_rest(
     answer, first = INSUFFICIENT[what]
     fake.direct = lambda request: answer(fake, request)
     assert sequences(auto(to_fake)) == ALL
-    begun = [request["config"].get("opt_start_seq", 1) for path, request in fake.asked if "CONSUMER.CREATE" in path]
+    begun = [
+        request["config"].get("opt_start_seq", 1)
+        for path, request in fake.asked
+        if "CONSUMER.CREATE" in path
+    ]
     assert begun == [first]
     [said] = [message for message in caplog.messages if "a consumer reads stream S" in message]
     assert f"from sequence {first} on: " in said
@@ -243,7 +269,9 @@ def test_what_a_consumer_cannot_bring_either_is_lost(
     lost = "1 of 100 messages of stream S, sequences 1 to 100, were removed"
     with pytest.raises(DataLossError, match=lost):
         sequences(auto(to_fake))
-    assert sequences(auto(to_fake, fail_on_data_loss=False)) == [sequence for sequence in ALL if sequence != 77]
+    assert sequences(auto(to_fake, fail_on_data_loss=False)) == [
+        sequence for sequence in ALL if sequence != 77
+    ]
     assert [message[: len(lost)] for message in caplog.messages if "removed" in message] == [lost]
 
 
@@ -251,7 +279,9 @@ def test_what_a_consumer_cannot_bring_either_is_lost(
 
 
 def without(*places: int) -> Callable[[list[Answer]], list[Answer]]:
-    return lambda answers: [answer for at, answer in enumerate(answers) if at not in {p % len(answers) for p in places}]
+    return lambda answers: [
+        answer for at, answer in enumerate(answers) if at not in {p % len(answers) for p in places}
+    ]
 
 
 HOLES: dict[str, Callable[[list[Answer]], list[Answer]]] = {
@@ -312,7 +342,10 @@ def too_early(fake: FakeJetStream, request: Request) -> list[Answer]:
 
 @pytest.mark.parametrize(("answer", "requests"), [(after_the_end, 4), (late, 4), (too_early, 5)])
 def test_what_was_not_asked_for_is_dropped(
-    fake: FakeJetStream, read: Read, answer: Callable[[FakeJetStream, Request], list[Answer]], requests: int
+    fake: FakeJetStream,
+    read: Read,
+    answer: Callable[[FakeJetStream, Request], list[Answer]],
+    requests: int,
 ) -> None:
     in_turn(fake, fake.batch, lambda request: answer(fake, request))
     assert sequences(read(batch=30)) == ALL
@@ -401,13 +434,20 @@ def test_a_leader_that_is_away_for_a_while(fake: FakeJetStream, read: Read, err_
 
 
 @pytest.mark.usefixtures("silent")
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(4, 20))])
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(4, 20))]
+)
 def test_any_answers(fake: FakeJetStream, read: Read, seed: int) -> None:
     chance = random.Random(seed)
     fake.messages = {
-        s: chance.choice(["S.a", "S.b", "S.c"]) for s in sorted(chance.sample(ALL, chance.randrange(1, 100)))
+        s: chance.choice(["S.a", "S.b", "S.c"])
+        for s in sorted(chance.sample(ALL, chance.randrange(1, 100)))
     }
-    holes = [hole for name, hole in HOLES.items() if name not in ("the end", "everything", "half, and the end")]
+    holes = [
+        hole
+        for name, hole in HOLES.items()
+        if name not in ("the end", "everything", "half, and the end")
+    ]
 
     def any_answer(request: Request) -> list[Answer]:
         kind = chance.randrange(6)
@@ -422,7 +462,9 @@ def test_any_answers(fake: FakeJetStream, read: Read, seed: int) -> None:
     first = chance.choice(ALL)
     end = chance.randrange(first, 120)
     wanted = [
-        s for s, name in fake.messages.items() if first <= s < end and (not subjects or {name, "S.*"} & set(subjects))
+        s
+        for s, name in fake.messages.items()
+        if first <= s < end and (not subjects or {name, "S.*"} & set(subjects))
     ]
     sifted = bool(subjects) and chance.random() < 0.5
     part = SequenceRange("S", first, end, len(wanted), CREATED, subjects, sifted=sifted)
@@ -437,7 +479,9 @@ def view(to_fake: Connect) -> Callable[..., DirectProbe]:
     return lambda patience=30.0: DirectProbe(Requests(to_fake, patience), "S", ())
 
 
-def test_nothing_is_counted_only_when_the_leader_says_so(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
+def test_nothing_is_counted_only_when_the_leader_says_so(
+    fake: FakeJetStream, view: Callable[..., DirectProbe]
+) -> None:
     in_turn(fake, *[lambda _: [NOT_FOUND]] * 3)
     assert view().pending(41) == 60
     fake.direct = lambda _: [NOT_FOUND]
@@ -459,10 +503,14 @@ def test_the_leader_has_the_last_word_about_what_consumers_find(
     fake.lagging = [40] * 5
     view.check(stream_summary(fake.info(num_replicas=replicas), "look"))
     places = [view.peek(41), view.last(), view.peek(17)]
-    assert [place and place[0] for place in places] == ([None, 40, 17] if replicas == 1 else [41, COUNT, 17])
+    assert [place and place[0] for place in places] == (
+        [None, 40, 17] if replicas == 1 else [41, COUNT, 17]
+    )
 
 
-def test_counts_of_mirrors_do_not_count(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
+def test_counts_of_mirrors_do_not_count(
+    fake: FakeJetStream, view: Callable[..., DirectProbe]
+) -> None:
     def mirror(request: Request) -> list[Answer]:
         return fake.batch(request, stream="MIRROR", lacks=lambda sequence: sequence % 2 == 0)
 
@@ -473,7 +521,9 @@ def test_counts_of_mirrors_do_not_count(fake: FakeJetStream, view: Callable[...,
         view(0.5).pending(1)
 
 
-def test_counting_where_a_status_answers(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
+def test_counting_where_a_status_answers(
+    fake: FakeJetStream, view: Callable[..., DirectProbe]
+) -> None:
     for code, text in ((503, "nobody answers direct gets of stream S"), (408, "stream S: 408 Huh")):
         answer = Answer(b"NATS/1.0 %d Huh\r\n\r\n" % code)
         fake.direct = lambda _, answer=answer: [answer]  # type: ignore[misc]

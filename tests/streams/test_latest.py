@@ -53,20 +53,32 @@ class Row(NamedTuple):
     operation: str
 
 
-def put(bucket: Stream, key: str, value: bytes = b"", headers: dict[str, str] | None = None) -> Message:
-    return Message(f"$KV.{name_of(bucket)}.{key}", value, None if headers is None else list(headers.items()))
+def put(
+    bucket: Stream, key: str, value: bytes = b"", headers: dict[str, str] | None = None
+) -> Message:
+    return Message(
+        f"$KV.{name_of(bucket)}.{key}", value, None if headers is None else list(headers.items())
+    )
 
 
 def fill(bucket: Stream, keys: int = KEYS, rounds: int = 1) -> None:
     """So many keys, each put so many times; the last value of key i is `<rounds - 1>.<i>`."""
-    bucket.publisher.publish(put(bucket, f"k.{i}", b"%d.%d" % (n, i)) for n in range(rounds) for i in range(keys))
+    bucket.publisher.publish(
+        put(bucket, f"k.{i}", b"%d.%d" % (n, i)) for n in range(rounds) for i in range(keys)
+    )
 
 
 def read(
-    bucket: Stream, settings: PullSettings = SETTINGS, *filters: str, url: str = "", direct: bool = False
+    bucket: Stream,
+    settings: PullSettings = SETTINGS,
+    *filters: str,
+    url: str = "",
+    direct: bool = False,
 ) -> Iterator[MessageRun]:
     subjects = tuple(f"$KV.{name_of(bucket)}.{each}" for each in filters)
-    part = TablePart(bucket.name, bucket.publisher.api(f"STREAM.INFO.{bucket.name}")["created"], subjects, direct)
+    part = TablePart(
+        bucket.name, bucket.publisher.api(f"STREAM.INFO.{bucket.name}")["created"], subjects, direct
+    )
     return read_part(url or bucket.url, part, settings)
 
 
@@ -76,7 +88,11 @@ def read_part(url: str, part: TablePart, settings: PullSettings = SETTINGS) -> I
 
 def rows(messages: Iterator[MessageRun]) -> list[Row]:
     columns = list(Row._fields)
-    return [Row(**row) for run in messages for row in bucket_batch(run, bucket="", columns=columns).to_pylist()]
+    return [
+        Row(**row)
+        for run in messages
+        for row in bucket_batch(run, bucket="", columns=columns).to_pylist()
+    ]
 
 
 def values(found: list[Row]) -> dict[str, bytes | None]:
@@ -97,11 +113,17 @@ def test_the_latest_revision_of_each_key(stream: MakeStream, history: int, direc
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=7)
     bucket.publisher.publish(
-        [put(bucket, "k.1", b"", DELETED), put(bucket, "k.2", b"", PURGED), put(bucket, "k.1", b"again")]
+        [
+            put(bucket, "k.1", b"", DELETED),
+            put(bucket, "k.2", b"", PURGED),
+            put(bucket, "k.1", b"again"),
+        ]
     )
     found = rows(read(bucket, direct=direct))
     assert values(found) == {**expected(7), "k.1": b"again", "k.2": None}
-    assert [row for row in found if row.operation != "PUT"] == [Row("k.2", 7 * KEYS + 2, None, "PURGE")]
+    assert [row for row in found if row.operation != "PUT"] == [
+        Row("k.2", 7 * KEYS + 2, None, "PURGE")
+    ]
     assert [row.revision for row in found] == sorted(row.revision for row in found)
     wait_until(lambda: not consumers(bucket.url, bucket.name), "the consumers' end")
 
@@ -111,7 +133,9 @@ def test_filters_of_keys(stream: MakeStream, history: int, direct: bool) -> None
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     assert rows(read(bucket, direct=direct)) == []
     fill(bucket, 50, rounds=3)
-    bucket.publisher.publish([put(bucket, "other.1", b"x"), put(bucket, "other.2", b"y"), put(bucket, "more", b"z")])
+    bucket.publisher.publish(
+        [put(bucket, "other.1", b"x"), put(bucket, "other.2", b"y"), put(bucket, "more", b"z")]
+    )
     assert values(rows(read(bucket, SETTINGS, "k.*", direct=direct))) == expected(3, 50)
     assert values(rows(read(bucket, SETTINGS, "k.7", "other.>", direct=direct))) == {
         "k.7": b"2.7",
@@ -135,15 +159,22 @@ def test_a_bucket_of_several_revisions_cannot_be_read_directly(stream: MakeStrea
 
 
 @KINDS
-def test_what_is_written_again_before_its_turn_comes_once(stream: MakeStream, history: int, direct: bool) -> None:
+def test_what_is_written_again_before_its_turn_comes_once(
+    stream: MakeStream, history: int, direct: bool
+) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, rounds=history)
     messages = read(bucket, SMALL, direct=direct)
     first = rows(iter([next(messages)]))
     assert len(first) < KEYS / 2
     # The old revisions of all keys go; one key is deleted, one is purged, one is new.
-    bucket.publisher.publish(put(bucket, f"k.{i}", b"new.%d.%d" % (n, i)) for n in range(history) for i in range(KEYS))
-    deleted, purged = put(bucket, f"k.{KEYS - 1}", b"", DELETED), put(bucket, f"k.{KEYS - 2}", b"", PURGED)
+    bucket.publisher.publish(
+        put(bucket, f"k.{i}", b"new.%d.%d" % (n, i)) for n in range(history) for i in range(KEYS)
+    )
+    deleted, purged = (
+        put(bucket, f"k.{KEYS - 1}", b"", DELETED),
+        put(bucket, f"k.{KEYS - 2}", b"", PURGED),
+    )
     bucket.publisher.publish([deleted, purged, put(bucket, "added", b"1")])
     found = first + rows(messages)
     values(found)
@@ -174,7 +205,9 @@ def test_keys_that_go_during_the_read(stream: MakeStream, history: int) -> None:
 
 
 @KINDS
-def test_keys_that_are_no_utf8_are_told_apart(stream: MakeStream, history: int, direct: bool) -> None:
+def test_keys_that_are_no_utf8_are_told_apart(
+    stream: MakeStream, history: int, direct: bool
+) -> None:
     """Although a row has the same text for both of them."""
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     bucket.publisher.publish([put(bucket, "c.\udcff", b"first")])
@@ -195,7 +228,9 @@ def test_a_key_whose_newest_revision_goes_during_the_read_has_the_one_before(
     bucket = make_bucket(stream, max_msgs_per_subject=3, deny_delete=False)
     bucket.publisher.publish([put(bucket, "late", b"before")])
     fill(bucket)
-    newest = bucket.publisher.publish([put(bucket, "late", b"after"), put(bucket, "late", b"later")])
+    newest = bucket.publisher.publish(
+        [put(bucket, "late", b"after"), put(bucket, "late", b"later")]
+    )
     bucket.publisher.publish(put(bucket, key, b"rest") for key in rest[:1])
     messages = read(bucket, SMALL)
     first = rows(iter([next(messages)]))
@@ -207,9 +242,13 @@ def test_a_key_whose_newest_revision_goes_during_the_read_has_the_one_before(
     wait_until(lambda: not consumers(bucket.url, bucket.name), "the consumers' end")
 
 
-@pytest.mark.parametrize("settings", [SMALL, *full(replace(SETTINGS, batch=7))], ids=["batches", "small batches"])
+@pytest.mark.parametrize(
+    "settings", [SMALL, *full(replace(SETTINGS, batch=7))], ids=["batches", "small batches"]
+)
 @pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (20, False)])
-def test_writers_at_work(stream: MakeStream, history: int, direct: bool, settings: PullSettings) -> None:
+def test_writers_at_work(
+    stream: MakeStream, history: int, direct: bool, settings: PullSettings
+) -> None:
     """Something is stored after the first messages of each read came, and more during the rest."""
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, 500, rounds=history)
@@ -269,7 +308,9 @@ def test_writers_at_work(stream: MakeStream, history: int, direct: bool, setting
         assert begun < ended
 
 
-def test_a_reader_slower_than_the_writers_says_so(stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_slower_than_the_writers_says_so(
+    stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Over(Deadline):
         expired = property(lambda _: True)
 
@@ -281,7 +322,9 @@ def test_a_reader_slower_than_the_writers_says_so(stream: MakeStream, monkeypatc
         came += len(next(messages))
     fill(bucket, 10)
     monkeypatch.setattr(latest, "Deadline", Over)
-    with pytest.raises(OutageError, match=f"{bucket.name} was written to faster than it could be read"):
+    with pytest.raises(
+        OutageError, match=f"{bucket.name} was written to faster than it could be read"
+    ):
         rows(messages)
 
 
@@ -295,7 +338,9 @@ def test_a_replica_that_lags_has_messages_that_were_replaced() -> None:
         fake.look = lambda: fake.info(max_msgs_per_subject=1, num_replicas=3)
         fake.lagging = [60]
         fake.leader = lambda request: (fake.messages.pop(50, None), fake.message(request))[1]
-        with pytest.raises(OutageError, match="stream S was read from a replica that lags: it still had"):
+        with pytest.raises(
+            OutageError, match="stream S was read from a replica that lags: it still had"
+        ):
             list(read_part(fake.url, TablePart("S", CREATED)))
 
 
@@ -308,12 +353,16 @@ def test_a_replica_that_lags_where_the_leader_cannot_be_asked(history: int) -> N
         fake.look = lambda: fake.info(max_msgs_per_subject=history, num_replicas=3)
         fake.lagging = [60] * (3 if history == 1 else 1)  # as many as must agree
         fake.lies = {"STREAM.MSG.GET": lambda _: [denial]}
-        with pytest.raises(OutageError, match="stream S was read from a replica that lags: it still had"):
+        with pytest.raises(
+            OutageError, match="stream S was read from a replica that lags: it still had"
+        ):
             list(read_part(fake.url, TablePart("S", CREATED)))
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_lags(again: bool) -> None:
+def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_lags(
+    again: bool,
+) -> None:
     """As it lists objects: the newer one is no reason to fail, also if another one replaces it before its turn."""
 
     def replace_first(request: dict[str, Any]) -> dict[str, Any]:
@@ -327,7 +376,9 @@ def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_la
         fake.look = lambda: fake.info(num_replicas=3)
         fake.lagging = [60]
         fake.leader = replace_first
-        runs = read_table(connecting(fake.url), TablePart("S", CREATED), SETTINGS, "test", rolled_up=True)
+        runs = read_table(
+            connecting(fake.url), TablePart("S", CREATED), SETTINGS, "test", rolled_up=True
+        )
         came = [sequence for run in runs for sequence in run.sequences.tolist()]
     assert came == ([*range(1, 90), *range(91, 102)] if again else [*range(1, 101)])
 
@@ -343,10 +394,17 @@ def test_messages_that_are_counted_and_never_delivered() -> None:
             return [honest.changed(num_pending=min(1, len(fake.messages)))]
 
         fake.lies["CONSUMER.CREATE"] = created
-        fake.lies["CONSUMER.MSG.NEXT"] = lambda honest: [honest.saying(b"", b"NATS/1.0 404 No Messages\r\n\r\n")]
+        fake.lies["CONSUMER.MSG.NEXT"] = lambda honest: [
+            honest.saying(b"", b"NATS/1.0 404 No Messages\r\n\r\n")
+        ]
         part = SequenceRange("S", 1, latest.END, None, CREATED)
-        messages = latest.read_to_end(connecting(fake.url), part, replace(SETTINGS, retry_timeout=1.0), "test")
-        with pytest.raises(OutageError, match=r"got no further .* the server counts messages that it does not deliver"):
+        messages = latest.read_to_end(
+            connecting(fake.url), part, replace(SETTINGS, retry_timeout=1.0), "test"
+        )
+        with pytest.raises(
+            OutageError,
+            match=r"got no further .* the server counts messages that it does not deliver",
+        ):
             list(messages)
 
 
@@ -388,7 +446,12 @@ def test_a_connection_cut_half_way(stream: MakeStream, history: int, position: i
 def test_a_server_killed_half_way(history: int) -> None:
     with NatsServer() as server, Publisher(server.url) as publisher:
         bucket = Stream(
-            server.url, "KV_b", publisher, subjects=["$KV.b.>"], max_msgs_per_subject=history, storage="file"
+            server.url,
+            "KV_b",
+            publisher,
+            subjects=["$KV.b.>"],
+            max_msgs_per_subject=history,
+            storage="file",
         )
         fill(bucket, rounds=history)
         messages = read(bucket, SMALL)
@@ -404,14 +467,19 @@ def test_a_bucket_deleted(stream: MakeStream, history: int, direct: bool, before
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     for again in (False, True):
         fill(bucket, rounds=history)
-        messages = read(bucket, replace(SMALL, fail_on_data_loss=False, retry_timeout=5.0), direct=direct)
+        messages = read(
+            bucket, replace(SMALL, fail_on_data_loss=False, retry_timeout=5.0), direct=direct
+        )
         if not before:
             next(messages)
         bucket.delete()
         if again:
             bucket.create()
             fill(bucket, rounds=history)
-        with pytest.raises(DataLossError, match=f"stream {bucket.name}, created at .*, was deleted or created again"):
+        with pytest.raises(
+            DataLossError,
+            match=f"stream {bucket.name}, created at .*, was deleted or created again",
+        ):
             rows(messages)
         if not again:
             bucket.create()
@@ -438,7 +506,9 @@ def test_a_leader_that_moves(nats_cluster: NatsCluster) -> None:
             publisher.api(f"STREAM.LEADER.STEPDOWN.{bucket.name}")
             nats_cluster.leader_of(bucket.name)
             all_keys = expected(3)
-            wanted = {key: all_keys[key] for key in (keys if keys and "*" not in keys[0] else all_keys)}
+            wanted = {
+                key: all_keys[key] for key in (keys if keys and "*" not in keys[0] else all_keys)
+            }
             assert values(found + rows(messages)) == wanted
         bucket.delete()
 
@@ -451,10 +521,14 @@ def found_bucket(url: str, **given: str) -> tuple[StreamSummary, tuple[str, ...]
     return find_bucket(Requests(connecting(parsed.connection), 1.0), parsed)
 
 
-def test_a_bucket_filled_from_others_has_their_subjects(stream: MakeStream, nats_server: NatsServer) -> None:
+def test_a_bucket_filled_from_others_has_their_subjects(
+    stream: MakeStream, nats_server: NatsServer
+) -> None:
     origin = make_bucket(stream, max_msgs_per_subject=1)
     other = make_bucket(stream, max_msgs_per_subject=1)
-    origin.publisher.publish([put(origin, "a.1", b"1"), put(origin, "b", b"2"), put(other, "a.2", b"3")])
+    origin.publisher.publish(
+        [put(origin, "a.1", b"1"), put(origin, "b", b"2"), put(other, "a.2", b"3")]
+    )
     sources = [{"name": origin.name}, {"name": other.name}]
     copies: tuple[tuple[str, dict[str, object], list[str]], ...] = (
         ("mirrored", {"mirror": {"name": origin.name}, "max_msgs_per_subject": 1}, ["a.1"]),
@@ -486,5 +560,7 @@ def test_a_stream_that_is_no_bucket(
 ) -> None:
     stream(**config)
     kind = "Key-Value bucket" if option == "bucket" else "Object Store bucket"
-    with pytest.raises(OptionError, match=rf"stream {config['name']} is no {kind} \(option {option}\)"):
+    with pytest.raises(
+        OptionError, match=rf"stream {config['name']} is no {kind} \(option {option}\)"
+    ):
         found_bucket(nats_server.url, **{option: "no"})

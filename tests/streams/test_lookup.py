@@ -16,7 +16,9 @@ from tests.support.streams import MakeStream, Stream
 @pytest.mark.parametrize("named", [True, False])
 def test_why_a_stream_is_silent(nats_server: NatsServer, stream: MakeStream, named: bool) -> None:
     s = stream()
-    options = SourceOptions.from_spark({"servers": nats_server.url, "stream": s.name}, streaming=False)
+    options = SourceOptions.from_spark(
+        {"servers": nats_server.url, "stream": s.name}, streaming=False
+    )
     connection = connect(options.connection)
 
     def why(seconds: float = 0.0, name: str = s.name) -> str:
@@ -26,8 +28,13 @@ def test_why_a_stream_is_silent(nats_server: NatsServer, stream: MakeStream, nam
         f"stream {s.name} answers requests and stores nothing (its last message is 0): its server"
     )
     s.fill(2)
-    assert why(3600) == f"stream {s.name} stores messages (the last one is 2), so it is slow, or its answers get lost"
-    assert why().startswith(f"stream {s.name} answers requests and stores nothing (its last message is 2): its server")
+    assert (
+        why(3600)
+        == f"stream {s.name} stores messages (the last one is 2), so it is slow, or its answers get lost"
+    )
+    assert why().startswith(
+        f"stream {s.name} answers requests and stores nothing (its last message is 2): its server"
+    )
     s.update(no_ack=True)
     assert why() == f"stream {s.name} has no_ack set, so it gives none"
     s.update(subjects=["elsewhere.b"])
@@ -52,11 +59,19 @@ def test_the_stream_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
             Stream(server.url, name, ann)
 
         def meant(*names: str, prefix: str = "", user: str = "ann", options: bool = False) -> str:
-            given = {"servers": server.url, "user": user, "password": "x", "stream": ",".join(names)}
+            given = {
+                "servers": server.url,
+                "user": user,
+                "password": "x",
+                "stream": ",".join(names),
+            }
             login = SourceOptions.from_spark(given, streaming=False).connection
             return nearest_stream(lambda _: connect(login), names, prefix, options=options)
 
-        assert [meant("ordres"), meant("ORDERS", "ORDER_EU")] == ["; did you mean ORDERS", "; did you mean ORDERS_EU"]
+        assert [meant("ordres"), meant("ORDERS", "ORDER_EU")] == [
+            "; did you mean ORDERS",
+            "; did you mean ORDERS_EU",
+        ]
         assert [meant("KV_prizez", prefix="KV_"), meant("OBJ_pricez", prefix="OBJ_")] == [
             "; did you mean prices",
             "; did you mean prizes",
@@ -67,7 +82,10 @@ def test_the_stream_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
         assert meant("KV_prizes", prefix="KV_", options=True) == (
             "; prizes is an Object Store bucket (option objectBucket)"
         )
-        assert meant("OBJ_ORDERS", prefix="OBJ_", options=True) == "; ORDERS is a stream (option stream)"
+        assert (
+            meant("OBJ_ORDERS", prefix="OBJ_", options=True)
+            == "; ORDERS is a stream (option stream)"
+        )
         assert meant("KV_OBJ_prizes", prefix="KV_") == "; prizes is an Object Store bucket"
         assert meant("KV_KV_prices", prefix="KV_") == "; did you mean prices"
         assert [meant("INVOICES"), meant("ORDERS"), meant("ORDRES", user="blind")] == ["", "", ""]
@@ -79,7 +97,11 @@ def test_the_stream_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_subject_that_was_meant() -> None:
     with NatsServer(config=USERS) as server, Publisher(server.url.replace("//", "//ann:x@")) as ann:
-        for name, subjects in {"A": ["orders.>", "stock.*.count"], "B": ["Invoices"], "C": ["x"]}.items():
+        for name, subjects in {
+            "A": ["orders.>", "stock.*.count"],
+            "B": ["Invoices"],
+            "C": ["x"],
+        }.items():
             Stream(server.url, name, ann, subjects=subjects)
 
         def meant(subject: str, user: str = "ann") -> str:
@@ -90,5 +112,9 @@ def test_the_subject_that_was_meant() -> None:
         assert meant("ordres.de.new") == "; did you mean orders.de.new"
         assert meant("stokc.7.count") == "; did you mean stock.7.count"
         assert meant("invoices") == "; did you mean Invoices"
-        assert [meant("orders"), meant("elsewhere.at.all"), meant("invoices", user="blind")] == ["", "", ""]
+        assert [meant("orders"), meant("elsewhere.at.all"), meant("invoices", user="blind")] == [
+            "",
+            "",
+            "",
+        ]
         close_all()

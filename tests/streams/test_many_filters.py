@@ -19,7 +19,16 @@ from spark_jetstream.streams.lookup import last_messages, next_messages, next_se
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.planning import STATE, driver, read
-from tests.support.reading import SETTINGS, connecting, create, direct, fill, part_of, pulls, sequences
+from tests.support.reading import (
+    SETTINGS,
+    connecting,
+    create,
+    direct,
+    fill,
+    part_of,
+    pulls,
+    sequences,
+)
 
 COUNT = 100
 ALL = list(range(1, COUNT + 1))
@@ -49,7 +58,9 @@ def kinds(fake: FakeJetStream) -> list[str]:
 
 @pytest.mark.parametrize("filters", [9, 300], ids=str)
 @pytest.mark.parametrize("more", [0, 1], ids=["at the end", "before the end"])
-def test_a_second_consumer_ends_a_range_with_many_filters(fake: FakeJetStream, filters: int, more: int) -> None:
+def test_a_second_consumer_ends_a_range_with_many_filters(
+    fake: FakeJetStream, filters: int, more: int
+) -> None:
     fake.store(more, lambda _: "S.none")
     assert sequences(pulls(fake.url, whole(MANY[:filters]))) == [s for s in ALL if s % 10 < filters]
     asked = kinds(fake)
@@ -84,7 +95,10 @@ def clustered(fake: FakeJetStream, *leaders: str, silent: int = 1) -> None:
 
     def look() -> dict[str, Any]:
         leader = left.pop(0) if left else "A"
-        peers = [{"name": name, "current": True, "active": silent * 10**9} for name in {*"ABC"} - {leader}]
+        peers = [
+            {"name": name, "current": True, "active": silent * 10**9}
+            for name in {*"ABC"} - {leader}
+        ]
         group = {"name": "test", "leader": leader, "leader_since": CREATED, "replicas": peers}
         return {**fake.info(num_replicas=3), "cluster": group}
 
@@ -98,7 +112,9 @@ def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leaders", "second"), [([], "C"), (["A", "B"], "A")], ids=["of a follower", "of one that did not lead before"]
+    ("leaders", "second"),
+    [([], "C"), (["A", "B"], "A")],
+    ids=["of a follower", "of one that did not lead before"],
 )
 def test_a_consumer_beside_the_leader_does_not_end_a_range(
     fake: FakeJetStream, leaders: list[str], second: str
@@ -112,7 +128,9 @@ def test_a_consumer_beside_the_leader_does_not_end_a_range(
     assert (kinds(fake).count("CONSUMER.CREATE"), kinds(fake).count("STREAM.MSG.GET")) == (4, 0)
 
 
-@pytest.mark.parametrize("leaders", [["A", "A", "B"], ["A", "B"]], ids=["leads no more", "did not lead before"])
+@pytest.mark.parametrize(
+    "leaders", [["A", "A", "B"], ["A", "B"]], ids=["leads no more", "did not lead before"]
+)
 def test_a_server_that_may_not_lead_does_not_end_a_range(
     fake: FakeJetStream, few_tries: None, leaders: list[str]
 ) -> None:
@@ -121,7 +139,9 @@ def test_a_server_that_may_not_lead_does_not_end_a_range(
     fake.placed = ["B", "A", "B", "B"]
     fake.lagging = [40, 40]
     read_with = replace(SETTINGS, retry_timeout=0.0)
-    with pytest.raises(OutageError, match="none of 3 consumers was on the server that leads stream S"):
+    with pytest.raises(
+        OutageError, match="none of 3 consumers was on the server that leads stream S"
+    ):
         sequences(pulls(fake.url, whole(MANY, end=COUNT + 1), read_with))
 
 
@@ -135,7 +155,9 @@ def test_no_consumer_is_asked_while_no_majority_follows_the_leader(fake: FakeJet
     assert kinds(fake).count("CONSUMER.CREATE") == 1
 
 
-def test_the_leader_has_the_last_word_about_many_filters(fake: FakeJetStream, few_tries: None) -> None:
+def test_the_leader_has_the_last_word_about_many_filters(
+    fake: FakeJetStream, few_tries: None
+) -> None:
     clustered(fake)
     view = ConsumerProbe(Requests(connecting(fake.url), 30.0), "S", MANY)
     view.check(stream_summary(fake.look(), "look"))
@@ -196,9 +218,14 @@ def held(fake: FakeJetStream, stage: str, count: int) -> None:
 def test_messages_of_several_filters_are_asked_for_together(fake: FakeJetStream) -> None:
     held(fake, "STREAM.MSG.GET", 16)
     connection = connecting(fake.url)(30.0)
-    assert [found.sequence for found in next_messages(connection, "S", MANY[:32], 41)] == [50, *range(41, 50)]
+    assert [found.sequence for found in next_messages(connection, "S", MANY[:32], 41)] == [
+        50,
+        *range(41, 50),
+    ]
     assert next_sequence(connection, "S", MANY[3:19], 45) == 45
-    assert {found.sequence for found in last_messages(connection, "S", MANY[:16])} == set(range(91, 101))
+    assert {found.sequence for found in last_messages(connection, "S", MANY[:16])} == set(
+        range(91, 101)
+    )
     assert next_sequence(connection, "S", MANY[10:26], 1) is None
 
 
@@ -276,7 +303,11 @@ def test_planning_a_sifted_range_asks_about_no_filter(fake: FakeJetStream, gaps:
         info = fake.info()
         state = {**info["state"], "num_deleted": 20}
         fake.look = lambda: {**info, "state": state}
-    given: dict[str, Any] = {"readWith": "direct", "subjects": ",".join(MANY), "maxMessagesPerPartition": 40}
+    given: dict[str, Any] = {
+        "readWith": "direct",
+        "subjects": ",".join(MANY),
+        "maxMessagesPerPartition": 40,
+    }
     planner = driver(fake.url, streaming=False, **given)
     parts = planner.batch_ranges()
     assert {part.sifted for part in parts} == {True}

@@ -61,7 +61,9 @@ Attempt = tuple[float, int, JetStreamError | None]
 CUT, SILENT = ConnectionFailed("cut"), RequestTimeout("silent")
 
 
-def test_only_as_much_is_asked_for_as_the_range_can_hold(server: NatsServer, proxy: WireProxy) -> None:
+def test_only_as_much_is_asked_for_as_the_range_can_hold(
+    server: NatsServer, proxy: WireProxy
+) -> None:
     assert sequences(pulls(proxy.url, part_of(server.url, "S", 1, 701))) == ALL[:700]
     asked = [int(number) for number in re.findall(rb'"batch": (\d+)', proxy.client_bytes)]
     assert sum(asked) == 700
@@ -83,7 +85,9 @@ def test_many_messages_are_read_together(
 
 
 @pytest.mark.parametrize("batch", [100, 30])
-def test_a_consumer_that_our_server_does_not_know_yet(batch: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_that_our_server_does_not_know_yet(
+    batch: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """The servers of a cluster hear of it one after the other. This is nothing to warn of."""
     with FakeJetStream() as fake:
         fake.store(100)
@@ -122,7 +126,9 @@ def test_a_replica_that_lags_where_the_leader_may_not_be_asked(head: bytes, aske
         fake.lagging = [60] * 2
         assert sequences(pulls(fake.url, part)) == ALL[:100]
         fake.lagging = [60] * 3
-        with pytest.raises(DataLossError, match="40 of 100 messages of stream S, sequences 1 to 100, were removed"):
+        with pytest.raises(
+            DataLossError, match="40 of 100 messages of stream S, sequences 1 to 100, were removed"
+        ):
             sequences(pulls(fake.url, part))
         assert fake.count("STREAM.MSG.GET") == asked
         close_all()
@@ -213,7 +219,9 @@ def test_heartbeats_do_not_hold_up_a_reader_whose_look_at_the_stream_has_no_answ
         close_all()
 
 
-def test_a_follower_notices_the_loss_of_the_last_message(server: NatsServer, proxy: WireProxy) -> None:
+def test_a_follower_notices_the_loss_of_the_last_message(
+    server: NatsServer, proxy: WireProxy
+) -> None:
     """A heartbeat names it. No other message may come for any time."""
     policy = SETTINGS.policy(Ends.NEVER, quiet_heartbeats=sys.maxsize, fruitless=sys.maxsize)
     part = part_of(server.url, "S", COUNT + 1, END, count=None)
@@ -221,7 +229,9 @@ def test_a_follower_notices_the_loss_of_the_last_message(server: NatsServer, pro
     assert next(events) is None
     proxy.drop_frames(b"\r\n0....")
     fill(server.url, "S", 1)
-    assert next(event.sequences.tolist() for event in islice(events, 100) if event is not None) == [COUNT + 1]
+    assert next(event.sequences.tolist() for event in islice(events, 100) if event is not None) == [
+        COUNT + 1
+    ]
     assert proxy.dropped == 1
 
 
@@ -230,10 +240,22 @@ def test_a_consumer_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeJetStream() as fake:
         fake.store(100)
         fake.unheard = 1000
-        with pytest.raises(OutageError, match="the pull consumer on stream S cannot serve any more: 503"):
-            sequences(pulls(fake.url, SequenceRange("S", 1, 101, 100, CREATED), replace(SETTINGS, retry_timeout=0.5)))
+        with pytest.raises(
+            OutageError, match="the pull consumer on stream S cannot serve any more: 503"
+        ):
+            sequences(
+                pulls(
+                    fake.url,
+                    SequenceRange("S", 1, 101, 100, CREATED),
+                    replace(SETTINGS, retry_timeout=0.5),
+                )
+            )
         assert fake.count("CONSUMER.CREATE") > 1
-        assert 3 * fake.count("CONSUMER.CREATE") <= fake.count("MSG.NEXT") <= 5 * fake.count("CONSUMER.CREATE")
+        assert (
+            3 * fake.count("CONSUMER.CREATE")
+            <= fake.count("MSG.NEXT")
+            <= 5 * fake.count("CONSUMER.CREATE")
+        )
         close_all()
 
 
@@ -254,10 +276,14 @@ def test_requests_whose_last_byte_is_used(
     ]
     exact = replace(settings, max_bytes=sum(sizes[:used]) // requests)
     assert sequences(pulls(proxy.url, part_of(server.url, "E"), exact)) == ALL[: used + 1]
-    assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1  # nothing was lost, so no other consumer had to go on
+    assert (
+        proxy.client_bytes.count(b"CONSUMER.CREATE") == 1
+    )  # nothing was lost, so no other consumer had to go on
 
 
-def test_a_request_that_ends_while_the_next_ones_go_out(server: NatsServer, proxy: WireProxy) -> None:
+def test_a_request_that_ends_while_the_next_ones_go_out(
+    server: NatsServer, proxy: WireProxy
+) -> None:
     """Of two requests one ends silently, with its last message and its last byte. The end of the other is on its way.
 
     The reader has both of their messages in one run, and sends two requests. Their last bytes end both silently, too.
@@ -286,14 +312,22 @@ def test_a_request_that_ends_while_the_next_ones_go_out(server: NatsServer, prox
         return b"".join(first) if len(first) == 10 else b""
 
     proxy.drop(together)
-    assert sequences(pulls(proxy.url, part_of(server.url, "F"), replace(settings, max_bytes=most))) == ALL[:30]
+    assert (
+        sequences(pulls(proxy.url, part_of(server.url, "F"), replace(settings, max_bytes=most)))
+        == ALL[:30]
+    )
     assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1
 
 
-def test_one_consumer_catches_up(server: NatsServer, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_consumer_catches_up(
+    server: NatsServer, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of a request that brought all of its messages comes when the next one is under way."""
     monkeypatch.setattr(latest, "LEAST_BATCH", 1)
-    settings, part = replace(SETTINGS, batch=COUNT // 7), part_of(server.url, "S", 1, END, count=None)
+    settings, part = (
+        replace(SETTINGS, batch=COUNT // 7),
+        part_of(server.url, "S", 1, END, count=None),
+    )
     assert sequences(latest.read_to_end(connecting(proxy.url), part, settings, "test")) == ALL
     assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1
     assert proxy.client_bytes.count(b"CONSUMER.MSG.NEXT") == 8
@@ -325,7 +359,10 @@ def test_a_stream_with_limits_for_its_consumers(server: NatsServer) -> None:
     ("attempts", "error"),
     [
         # Progress begins a new outage.
-        ([(0, 0, CUT), (6, 1, SILENT), (6, 0, CUT)], "at sequence 2 got no further for 5 s (option retryTimeout): cut"),
+        (
+            [(0, 0, CUT), (6, 1, SILENT), (6, 0, CUT)],
+            "at sequence 2 got no further for 5 s (option retryTimeout): cut",
+        ),
         ([(6, 0, CUT)], "at sequence 1 got no further for 5 s (option retryTimeout): cut"),
         # Waiting for the reply came before the outage, waiting for a connection is part of it.
         ([(6, 0, SILENT), (0, 9, None)], ""),
@@ -358,7 +395,9 @@ def test_an_outage_ends_when_its_patience_does(
         def failed(self, error: JetStreamError) -> bool:
             return True
 
-    monkeypatch.setattr(deadline, "time", types.SimpleNamespace(monotonic=lambda: now, sleep=pass_by))
+    monkeypatch.setattr(
+        deadline, "time", types.SimpleNamespace(monotonic=lambda: now, sleep=pass_by)
+    )
     run = through_outages(Scripted(), 5, Backoff(0.001, at_once=True), "reading")
     if not error:
         assert list(run) == ALL[:9]
@@ -375,20 +414,26 @@ def test_credentials_that_are_withdrawn() -> None:
     with NatsServer() as server:
         create(server.url, "S")
         fill(server.url, "S", COUNT)
-        read = pulls(server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100, retry_timeout=0.5))
+        read = pulls(
+            server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100, retry_timeout=0.5)
+        )
         some(read)
         server.config = "authorization { token: another }"
         server.restart()
         # Until then the reason is the closed port.
         server.wait_for_log("authentication error", timeout=60)
-        with pytest.raises(OutageError, match=r"\(option retryTimeout\): .*refused the credentials"):
+        with pytest.raises(
+            OutageError, match=r"\(option retryTimeout\): .*refused the credentials"
+        ):
             sequences(read)
 
 
 # The consumer
 
 
-def test_a_reader_slower_than_its_consumer_lives(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_slower_than_its_consumer_lives(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = jsapi.reader_config
 
     def short_lived(*args: Any, **settings: Any) -> dict[str, Any]:
@@ -457,7 +502,9 @@ def test_two_ranges_of_a_stream_with_room_for_one_consumer(
     assert caplog.text.count("waiting for up to") == 1
 
 
-def test_a_cut_connection_on_a_stream_with_room_for_one_consumer(server: NatsServer, proxy: WireProxy) -> None:
+def test_a_cut_connection_on_a_stream_with_room_for_one_consumer(
+    server: NatsServer, proxy: WireProxy
+) -> None:
     create(server.url, "ONE", max_consumers=1)
     fill(server.url, "ONE", 500)
     read = pulls(proxy.url, part_of(server.url, "ONE"), replace(SETTINGS, batch=20))
@@ -514,7 +561,9 @@ def test_a_stream_that_loses_its_tail_while_it_is_read(tmp_path: Path) -> None:
         shutil.rmtree(store)
         shutil.copytree(kept, store)
         server.start()
-        with pytest.raises(DataLossError, match=r"messages of stream S, sequences 1 to 100, were removed"):
+        with pytest.raises(
+            DataLossError, match=r"messages of stream S, sequences 1 to 100, were removed"
+        ):
             list(reading)
         starts = re.findall(rb'"opt_start_seq": *(\d+)', proxy.client_bytes)
         assert all(int(start) <= 11 for start in starts), starts

@@ -65,10 +65,15 @@ def test_a_range_ends_where_it_ends(read: Read, server: NatsServer) -> None:
     assert sequences(read(server.url, part_of(server.url, "S", 100, 1101))) == ALL[99:1100]
     assert sequences(read(server.url, part_of(server.url, "S", 100, 101))) == [100]
     assert sequences(read(server.url, part_of(server.url, "S", 100, 100))) == []
-    assert sequences(read(server.url, part_of(server.url, "S", 2999, 9999, count=2))) == [2999, 3000]
+    assert sequences(read(server.url, part_of(server.url, "S", 2999, 9999, count=2))) == [
+        2999,
+        3000,
+    ]
 
 
-@pytest.mark.parametrize("subjects", [("G.even",), ("G.even", "G.third"), ("*.even",), ("G.none",)], ids=str)
+@pytest.mark.parametrize(
+    "subjects", [("G.even",), ("G.even", "G.third"), ("*.even",), ("G.none",)], ids=str
+)
 def test_filters(read: Read, server: NatsServer, subjects: tuple[str, ...]) -> None:
     create(server.url, "G", allow_direct=True)
     fill(server.url, "G", 600, lambda i: ("even", "odd", "third")[i % 3])
@@ -90,7 +95,10 @@ def test_a_count_that_is_too_low_hides_nothing(read: Read, server: NatsServer) -
 
 
 def test_one_message_for_each_request(read: Read, server: NatsServer) -> None:
-    assert sequences(read(server.url, part_of(server.url, "S", 1, 101), replace(SETTINGS, batch=1))) == ALL[:100]
+    assert (
+        sequences(read(server.url, part_of(server.url, "S", 1, 101), replace(SETTINGS, batch=1)))
+        == ALL[:100]
+    )
 
 
 def test_messages_larger_than_the_bytes_of_a_request(read: Read, server: NatsServer) -> None:
@@ -116,11 +124,20 @@ def test_requests_bounded_by_bytes(read: Read, server: NatsServer, proxy: WirePr
 # The wire
 
 
-@pytest.mark.parametrize("position", [0, 900, 60_001, *full(1, 150, 700, 2_000, 5_000, 200_000, 400_000)])
-def test_a_connection_cut_in_mid_read(read: Read, server: NatsServer, proxy: WireProxy, position: int) -> None:
+@pytest.mark.parametrize(
+    "position", [0, 900, 60_001, *full(1, 150, 700, 2_000, 5_000, 200_000, 400_000)]
+)
+def test_a_connection_cut_in_mid_read(
+    read: Read, server: NatsServer, proxy: WireProxy, position: int
+) -> None:
     part = part_of(server.url, "S")
-    assert sequences(read(proxy.url, replace(part, end=2, count=1))) == [1]  # the connection is there
-    wait_until(lambda: not consumers(server.url, "S"), "the end of the first consumer, whose deletion a cut would lose")
+    assert sequences(read(proxy.url, replace(part, end=2, count=1))) == [
+        1
+    ]  # the connection is there
+    wait_until(
+        lambda: not consumers(server.url, "S"),
+        "the end of the first consumer, whose deletion a cut would lose",
+    )
     cut = proxy.cut_after(position) if position else None
     if cut is None:
         proxy.cut()
@@ -142,7 +159,9 @@ def rest_through_silence(messages: Iterator[MessageRun], proxy: WireProxy) -> li
 
 @pytest.mark.full
 @pytest.mark.parametrize("idle", [False, True], ids=["in mid-read", "idle"])
-def test_a_wire_that_is_silent(read: Read, server: NatsServer, proxy: WireProxy, idle: bool) -> None:
+def test_a_wire_that_is_silent(
+    read: Read, server: NatsServer, proxy: WireProxy, idle: bool
+) -> None:
     if idle:
         assert sequences(read(proxy.url, part_of(server.url, "S"))) == ALL
     messages = read(proxy.url, part_of(server.url, "S"), SMALL)
@@ -160,9 +179,15 @@ def cut_off(proxy: WireProxy) -> None:
     ("patience", "fail"), [(0, cut_off), pytest.param(1.0, WireProxy.stall, marks=pytest.mark.full)]
 )
 def test_a_wire_that_fails_for_longer_than_retry_timeout(
-    read: Read, server: NatsServer, proxy: WireProxy, patience: float, fail: Callable[[WireProxy], None]
+    read: Read,
+    server: NatsServer,
+    proxy: WireProxy,
+    patience: float,
+    fail: Callable[[WireProxy], None],
 ) -> None:
-    messages = read(options(proxy.url), part_of(server.url, "S"), replace(SMALL, retry_timeout=patience))
+    messages = read(
+        options(proxy.url), part_of(server.url, "S"), replace(SMALL, retry_timeout=patience)
+    )
     found = some(messages)
     fail(proxy)
     with pytest.raises(OutageError, match=rf"for {patience:g} s \(option retryTimeout\)"):
@@ -174,16 +199,22 @@ def test_a_wire_that_fails_for_longer_than_retry_timeout(
 def test_retry_timeout_begins_anew_with_every_message(
     read: Read, server: NatsServer, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages = read(proxy.url, part_of(server.url, "S"), replace(SETTINGS, batch=50, retry_timeout=60.0))
+    messages = read(
+        proxy.url, part_of(server.url, "S"), replace(SETTINGS, batch=50, retry_timeout=60.0)
+    )
     found = some(messages)
     later = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 100, sleep=time.sleep)
-    monkeypatch.setattr(deadline, "time", later)  # the patience that there was at the beginning has ended
+    monkeypatch.setattr(
+        deadline, "time", later
+    )  # the patience that there was at the beginning has ended
     found += some(messages)
     assert found + rest_through_silence(messages, proxy) == ALL
 
 
 @pytest.mark.parametrize("lost", [0, 1500, COUNT - 1])
-def test_a_message_lost_on_the_wire(read: Read, server: NatsServer, proxy: WireProxy, lost: int) -> None:
+def test_a_message_lost_on_the_wire(
+    read: Read, server: NatsServer, proxy: WireProxy, lost: int
+) -> None:
     proxy.drop_frames(b"\r\n%d." % lost)
     assert sequences(read(options(proxy.url), part_of(server.url, "S"))) == ALL
     assert proxy.dropped == 1
@@ -225,9 +256,14 @@ def test_garbage_on_the_wire(read: Read, server: NatsServer, proxy: WireProxy) -
 @pytest.mark.parametrize(
     ("read", "lost"), [(pulls, b"NATS/1.0 409 "), (direct, b"NATS/1.0 204 EOB")], indirect=["read"]
 )
-def test_a_status_lost_on_the_wire(read: Read, server: NatsServer, proxy: WireProxy, lost: bytes) -> None:
+def test_a_status_lost_on_the_wire(
+    read: Read, server: NatsServer, proxy: WireProxy, lost: bytes
+) -> None:
     proxy.drop_frames(lost)
-    assert sequences(read(proxy.url, part_of(server.url, "S"), replace(SETTINGS, max_bytes=20_000))) == ALL
+    assert (
+        sequences(read(proxy.url, part_of(server.url, "S"), replace(SETTINGS, max_bytes=20_000)))
+        == ALL
+    )
     assert proxy.dropped == 1
 
 
@@ -250,7 +286,9 @@ def killed(server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("how", [killed, *full(NatsServer.restart, away, frozen)])
-def test_a_server_that_comes_back(read: Read, server: NatsServer, how: Callable[[NatsServer], object]) -> None:
+def test_a_server_that_comes_back(
+    read: Read, server: NatsServer, how: Callable[[NatsServer], object]
+) -> None:
     messages = read(server.url, part_of(server.url, "S"), SMALL)
     found = some(messages)
     how(server)
@@ -261,10 +299,14 @@ def test_a_server_that_comes_back(read: Read, server: NatsServer, how: Callable[
 def test_an_outage_longer_than_retry_timeout(read: Read, server: NatsServer, begun: bool) -> None:
     # Short only where nothing has to succeed.
     times = {} if begun else {"connectTimeout": "1s", "requestTimeout": "1s"}
-    messages = read(options(server.url, **times), part_of(server.url, "S"), replace(SMALL, retry_timeout=0.8))
+    messages = read(
+        options(server.url, **times), part_of(server.url, "S"), replace(SMALL, retry_timeout=0.8)
+    )
     found = some(messages) if begun else []
     server.stop()
-    with pytest.raises(OutageError, match=r"for 0.8 s \(option retryTimeout\): .*127\.0\.0\.1") as caught:
+    with pytest.raises(
+        OutageError, match=r"for 0.8 s \(option retryTimeout\): .*127\.0\.0\.1"
+    ) as caught:
         collect(messages, found)
     assert f"stream S at sequence {len(found) + 1} " in str(caught.value)
     assert found == ALL[: len(found)]
@@ -297,11 +339,17 @@ def delete(url: str) -> None:
 @pytest.mark.parametrize("begun", [True, False], ids=["in-mid-read", "before"])
 @pytest.mark.parametrize("change", [delete, recreate])
 def test_a_stream_that_is_gone(
-    read: Read, server: NatsServer, change: Callable[[str], None], begun: bool, caplog: pytest.LogCaptureFixture
+    read: Read,
+    server: NatsServer,
+    change: Callable[[str], None],
+    begun: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     part = part_of(server.url, "S")
     where = options(server.url)
-    messages, forgiving = (read(where, part, replace(SMALL, fail_on_data_loss=fail)) for fail in (True, False))
+    messages, forgiving = (
+        read(where, part, replace(SMALL, fail_on_data_loss=fail)) for fail in (True, False)
+    )
     found = some(messages) if begun else []
     forgiven = some(forgiving) if begun else []
     change(server.url)
@@ -341,7 +389,11 @@ def test_messages_removed_after_planning(
         api(server.url, "STREAM.PURGE.S", purge)
     for sequence in deleted:
         api(server.url, "STREAM.MSG.DELETE.S", {"seq": sequence, "no_erase": True})
-    left = [sequence for sequence in ALL if sequence not in deleted and (purge is None or sequence >= purge["seq"])]
+    left = [
+        sequence
+        for sequence in ALL
+        if sequence not in deleted and (purge is None or sequence >= purge["seq"])
+    ]
     gone = f"{COUNT - len(left)} of {COUNT} messages of stream S"
 
     found, text = lose(read(server.url, part))
@@ -372,7 +424,11 @@ def test_a_leader_that_steps_down(read: Read, cluster: NatsCluster) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("read", "whose"),
-    [(pulls, "the stream's leader"), (pulls, "the consumer's server"), (direct, "the stream's leader")],
+    [
+        (pulls, "the stream's leader"),
+        (pulls, "the consumer's server"),
+        (direct, "the stream's leader"),
+    ],
     indirect=["read"],
 )
 def test_a_server_of_a_cluster_that_dies(read: Read, cluster: NatsCluster, whose: str) -> None:
@@ -414,7 +470,9 @@ def test_a_server_of_a_cluster_that_has_to_catch_up(read: Read, cluster: NatsClu
 
 
 @pytest.mark.parametrize("seed", [0, *full(1, 2, 3, 4, 5)])
-def test_any_sequence_of_faults(read: Read, server: NatsServer, proxy: WireProxy, seed: int) -> None:
+def test_any_sequence_of_faults(
+    read: Read, server: NatsServer, proxy: WireProxy, seed: int
+) -> None:
     chance = random.Random(seed)
 
     def spoil(frame: bytes) -> bytes:
@@ -433,7 +491,9 @@ def test_any_sequence_of_faults(read: Read, server: NatsServer, proxy: WireProxy
     first = chance.randrange(1, 500)
     subjects: tuple[str, ...] = chance.choice([(), ("S.*",), ("S.a", "S.b")])
     part: SequenceRange = part_of(server.url, "S", first, subjects=subjects)
-    settings = replace(SETTINGS, batch=chance.choice([50, 200, 1000]), max_bytes=chance.choice([8192, 1 << 20]))
+    settings = replace(
+        SETTINGS, batch=chance.choice([50, 200, 1000]), max_bytes=chance.choice([8192, 1 << 20])
+    )
     found: list[int] = []
     for messages in read(proxy.url, part, settings):
         found += messages.sequences.tolist()

@@ -31,7 +31,9 @@ class Callout:
             }}"""
 
     @contextmanager
-    def serving(self, server: NatsServer, heard: Callable[[dict[str, Any]], object]) -> Iterator[None]:
+    def serving(
+        self, server: NatsServer, heard: Callable[[dict[str, Any]], object]
+    ) -> Iterator[None]:
         """Answer each request of a server when `heard` has returned, which is called with what the server asks."""
         admin = JetStreamAdmin(servers=server.url, **_SERVICE)
         with admin, admin.subscribe("$SYS.REQ.USER.AUTH") as requests:

@@ -63,7 +63,9 @@ def refusal_of(failure: BaseException, *, in_task: bool = False) -> tuple[str, s
 # Reading
 
 
-def planned(mode: str, options: Mapping[str, object], schema: StructType | None = None) -> list[InputPartition]:
+def planned(
+    mode: str, options: Mapping[str, object], schema: StructType | None = None
+) -> list[InputPartition]:
     """What the driver plans for a batch (mode b), or for the first micro-batch of a query (mode s)."""
     source = data_source(options)
     if schema is None:
@@ -80,7 +82,12 @@ def sequences(mode: str, options: Mapping[str, object]) -> list[int]:
     source = data_source(options)
     reader: Any = source.reader(SEQUENCE) if mode == "b" else source.streamReader(SEQUENCE)
     partitions = planned(mode, options)
-    return [number for part in partitions for rows in reader.read(part) for number in rows.column(0).to_pylist()]
+    return [
+        number
+        for part in partitions
+        for rows in reader.read(part)
+        for number in rows.column(0).to_pylist()
+    ]
 
 
 def tasks(options: Mapping[str, object], schema: StructType = SEQUENCE) -> list[list[Row]]:
@@ -114,7 +121,13 @@ class Query:
 
     def __init__(self, url: str, stream: str | None = None, /, **options: Any) -> None:
         self.options = {"servers": url, **({} if stream is None else {"stream": stream}), **options}
-        self.schema = BUCKET_ROWS if "bucket" in options else OBJECT_ROWS if "objectBucket" in options else ROWS
+        self.schema = (
+            BUCKET_ROWS
+            if "bucket" in options
+            else OBJECT_ROWS
+            if "objectBucket" in options
+            else ROWS
+        )
         if options.get("counters"):
             self.schema = COUNTER_ROWS
         self.end: dict[str, Any] | None = None
@@ -131,7 +144,9 @@ class Query:
     def step(self) -> list[Stored]:
         """The rows of the next micro-batch of a stream; none when there is nothing to read."""
         end = _written(self._reader.latestOffset(self.end, self._reader.getDefaultReadLimit()))
-        new_rows = [as_stored(row) for row in rows_of(self._reader, self._reader.partitions(self.end, end))]
+        new_rows = [
+            as_stored(row) for row in rows_of(self._reader, self._reader.partitions(self.end, end))
+        ]
         self.end = end
         return new_rows
 
@@ -159,7 +174,9 @@ class Query:
             # Spark makes one batch of a new query even when there is nothing to read.
             new = self.end is None
             start = self.end or _written(reader.initialOffset())
-            while (end := _written(reader.latestOffset(start, reader.getDefaultReadLimit()))) != start or new:
+            while (
+                end := _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+            ) != start or new:
                 new = False
                 number = len(run.batches)
                 if number:
@@ -191,8 +208,12 @@ def rows_of(reader: Any, partitions: Iterable[InputPartition]) -> Iterator[Row]:
             for name, array in columns.items()
         }
         if "headers" in values:
-            values["headers"] = [None if headers is None else dict(headers) for headers in values["headers"]]
-        yield from (Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
+            values["headers"] = [
+                None if headers is None else dict(headers) for headers in values["headers"]
+            ]
+        yield from (
+            Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)
+        )
 
 
 # Writing
@@ -202,7 +223,11 @@ def writer_of(mode: str, options: Mapping[str, object], schema: pa.Schema) -> Wr
     """The writer of a batch (mode b) or of a micro-batch (mode s); raises what is known before any task starts."""
     source = data_source(options)
     struct = from_arrow_schema(schema)
-    return source.writer(struct, overwrite=False) if mode == "b" else source.streamWriter(struct, overwrite=False)
+    return (
+        source.writer(struct, overwrite=False)
+        if mode == "b"
+        else source.streamWriter(struct, overwrite=False)
+    )
 
 
 def store(writer: Writer, batches: Iterable[pa.RecordBatch], batch: int = 0, run: str = "") -> None:

@@ -26,7 +26,12 @@ def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: A
     """What `work` returns, on a connection of its own."""
 
     async def run() -> T:
-        how = {"allow_reconnect": False, "max_reconnect_attempts": 1, "connect_timeout": 60, **options}
+        how = {
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
+            "connect_timeout": 60,
+            **options,
+        }
         client = await nats.connect(url.split(","), **how)
         try:
             return await work(client.jetstream(timeout=60))
@@ -47,7 +52,11 @@ def server_info(url: str) -> dict[str, Any]:
 
 
 def tls_config(
-    folder: Path, more: str = "", name: str = LOOPBACK, authority: trustme.CA | None = None, days: float = 400
+    folder: Path,
+    more: str = "",
+    name: str = LOOPBACK,
+    authority: trustme.CA | None = None,
+    days: float = 400,
 ) -> str:
     """The `tls` block of a server with this name; its authority is in `ca.pem`, a client in `client.pem`.
 
@@ -73,7 +82,9 @@ class Raw:
     def hello(self, subjects: str = ">") -> None:
         """Connect and subscribe, by default to everything."""
         self.file.readline()
-        self.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB %s 1\r\nPING\r\n' % subjects.encode())
+        self.send(
+            b'CONNECT {"verbose":false,"headers":true}\r\nSUB %s 1\r\nPING\r\n' % subjects.encode()
+        )
         assert self.file.readline() == b"PONG\r\n"
 
     def send(self, data: bytes) -> None:

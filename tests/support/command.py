@@ -54,11 +54,20 @@ class Ran:
 def run_command(*arguments: object, url: str | None = None, stdin: bytes = b"") -> Ran:
     """Run ``spark-jetstream`` with these arguments, and ``--server url``. Nothing here is a terminal."""
     out, err = io.BytesIO(), io.BytesIO()
-    streams = [io.TextIOWrapper(item, encoding="utf-8", newline="") for item in (io.BytesIO(stdin), out, err)]
-    line = ["spark-jetstream", *map(str, arguments), *(["--server", url] if url is not None else [])]
+    streams = [
+        io.TextIOWrapper(item, encoding="utf-8", newline="")
+        for item in (io.BytesIO(stdin), out, err)
+    ]
+    line = [
+        "spark-jetstream",
+        *map(str, arguments),
+        *(["--server", url] if url is not None else []),
+    ]
     code = 0
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in zip(("stdin", "stdout", "stderr", "argv"), (*streams, line), strict=True):
+        for name, value in zip(
+            ("stdin", "stdout", "stderr", "argv"), (*streams, line), strict=True
+        ):
             patch.setattr(sys, name, value)
         patch.setattr(main, "app", _command())
         try:
@@ -82,17 +91,23 @@ def succeed(*arguments: object, url: str | None = None, stdin: bytes = b"") -> R
 _PROCESS = [sys.executable, "-m", "spark_jetstream"]
 
 
-def run_process(*arguments: object, stdout: Any = subprocess.PIPE, **how: Any) -> subprocess.CompletedProcess[str]:
+def run_process(
+    *arguments: object, stdout: Any = subprocess.PIPE, **how: Any
+) -> subprocess.CompletedProcess[str]:
     """Run ``spark-jetstream`` in a process of its own."""
     line = [*_PROCESS, *map(str, arguments)]
-    return subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, **how)
+    return subprocess.run(
+        line, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, **how
+    )
 
 
 @contextmanager
 def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """``spark-jetstream`` in a process of its own, which ends at the latest with the block."""
     line = [*_PROCESS, *map(str, arguments)]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -116,7 +131,9 @@ class Seen(NamedTuple):
         return _CONTROL.sub(b"", self.raw).replace(b"\r", b"").decode()
 
 
-def on_terminal(*arguments: object, question: str = "", answer: str = "", columns: int = 120) -> Seen:
+def on_terminal(
+    *arguments: object, question: str = "", answer: str = "", columns: int = 120
+) -> Seen:
     """Run ``spark-jetstream`` on a terminal of its own; once it shows ``question``, type ``answer``."""
     ours, theirs = pty.openpty()
     try:

@@ -48,7 +48,10 @@ class Counting:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._process.kill()
         self._process.communicate()
@@ -71,7 +74,11 @@ def _batches() -> Iterator[pa.RecordBatch]:
             raise EOFError("nobody leads this task any more")
         subjects, values = zip(*increments(number), strict=True)
         rows = [[("Row", [f"{number}.{place}"])] for place in range(ROWS)]
-        yield batch(subject=[f"count.{name}" for name in subjects], incr=[str(value) for value in values], headers=rows)
+        yield batch(
+            subject=[f"count.{name}" for name in subjects],
+            incr=[str(value) for value in values],
+            headers=rows,
+        )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,10 @@ NOT_FOUND = Answer(b"NATS/1.0 404 Message Not Found\r\n\r\n")
 
 
 def end_of_batch(pending: int, last: int) -> Answer:
-    return Answer(b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n" % (pending, last))
+    return Answer(
+        b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n"
+        % (pending, last)
+    )
 
 
 class Honest(NamedTuple):
@@ -145,7 +148,9 @@ class FakeJetStream:
     def store(self, count: int, subject: Callable[[int], str] = lambda _: "S.a") -> None:
         """Let the leader have `count` more messages; message n has the payload `n`."""
         first = max(self.messages, default=0) + 1
-        self.messages.update({sequence: subject(sequence) for sequence in range(first, first + count)})
+        self.messages.update(
+            {sequence: subject(sequence) for sequence in range(first, first + count)}
+        )
 
     def count(self, what: str) -> int:
         """How many requests there were, by a part of their subject."""
@@ -155,7 +160,12 @@ class FakeJetStream:
 
     def info(self, **config: Any) -> dict[str, Any]:
         last = max(self.messages, default=0)
-        state: dict[str, Any] = {"messages": len(self.messages), "bytes": 0, "first_seq": 1, "last_seq": last}
+        state: dict[str, Any] = {
+            "messages": len(self.messages),
+            "bytes": 0,
+            "first_seq": 1,
+            "last_seq": last,
+        }
         state |= {"last_ts": rfc3339(_STORED + last)} if last else {}
         whole = {"name": "S", "retention": "limits", "allow_direct": True, **config}
         return {"config": whole, "created": self.created, "state": state, "ts": rfc3339(_ANSWERED)}
@@ -168,7 +178,14 @@ class FakeJetStream:
             return {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
         sequence = matching[-1 if last else 0]
         data, time = base64.b64encode(b"%d" % sequence).decode(), rfc3339(_STORED + sequence)
-        return {"message": {"subject": self.messages[sequence], "seq": sequence, "data": data, "time": time}}
+        return {
+            "message": {
+                "subject": self.messages[sequence],
+                "seq": sequence,
+                "data": data,
+                "time": time,
+            }
+        }
 
     def batch(
         self,
@@ -185,7 +202,10 @@ class FakeJetStream:
             return [NOT_FOUND]
         some = sequences[: request["batch"]]
         answers = [
-            Answer(self._head(sequence, stream, len(sequences) - at - 1, some[at - 1] if at else 0), b"%d" % sequence)
+            Answer(
+                self._head(sequence, stream, len(sequences) - at - 1, some[at - 1] if at else 0),
+                b"%d" % sequence,
+            )
             for at, sequence in enumerate(some)
         ]
         return [*answers, end_of_batch(len(sequences) - len(some), some[-1])]
@@ -193,7 +213,9 @@ class FakeJetStream:
     def _matching(self, request: dict[str, Any], last: int) -> Iterator[int]:
         pattern = subject_pattern([request.get("next_by_subj", ">")])
         for sequence in sorted(self.messages):
-            if request.get("seq", 1) <= sequence <= last and pattern.fullmatch(self.messages[sequence]):
+            if request.get("seq", 1) <= sequence <= last and pattern.fullmatch(
+                self.messages[sequence]
+            ):
                 yield sequence
 
     def _head(self, sequence: int, stream: str, pending: int, previous: int) -> bytes:
@@ -245,10 +267,17 @@ class FakeJetStream:
             wire.sendall(piece)
 
     def _respond(
-        self, wire: socket.socket, subject: str, body: bytes, reply: bytes, subscribed: dict[str, bytes]
+        self,
+        wire: socket.socket,
+        subject: str,
+        body: bytes,
+        reply: bytes,
+        subscribed: dict[str, bytes],
     ) -> None:
         numbers = (
-            number for pattern, number in subscribed.items() if subject_pattern([pattern]).fullmatch(reply.decode())
+            number
+            for pattern, number in subscribed.items()
+            if subject_pattern([pattern]).fullmatch(reply.decode())
         )
         sid = next(numbers, None)
         if sid is None:
@@ -256,8 +285,12 @@ class FakeJetStream:
         plain = Honest(b"", self.ended, sid, reply)
         if not subject.startswith("$JS.API."):
             self.messages[max(self.messages, default=0) + 1] = subject
-            payload = json.dumps({"stream": "S", "seq": max(self.messages)}, separators=(",", ":")).encode()
-            self._say(wire, "publish", plain._replace(frames=plain.saying(payload), payload=payload))
+            payload = json.dumps(
+                {"stream": "S", "seq": max(self.messages)}, separators=(",", ":")
+            ).encode()
+            self._say(
+                wire, "publish", plain._replace(frames=plain.saying(payload), payload=payload)
+            )
             return
         asked = subject.removeprefix("$JS.API.")
         request = json.loads(body) if body.startswith(b"{") else {}
@@ -278,7 +311,9 @@ class FakeJetStream:
             payload = json.dumps(self._reply(stage, asked, request)).encode()
             answers = [(plain.saying(payload), payload)]
         frames = b"".join(frame for frame, _ in answers)
-        self._say(wire, stage, plain._replace(frames=frames, payload=answers[0][1] if answers else b""))
+        self._say(
+            wire, stage, plain._replace(frames=frames, payload=answers[0][1] if answers else b"")
+        )
 
     def _reply(self, stage: str, asked: str, request: dict[str, Any]) -> dict[str, Any]:
         if stage == "INFO":
@@ -288,22 +323,42 @@ class FakeJetStream:
         if stage == "STREAM.MSG.GET":
             return self.leader(request)
         if stage == "CONSUMER.CREATE":
-            name, last = request["config"]["name"], request["config"].get("deliver_policy") == "last"
-            self._ends[name] = self.lagging.pop(0) if self.lagging else max(self.messages, default=0)
-            self._starts[name] = self._ends[name] if last else request["config"].get("opt_start_seq", 1)
+            name, last = (
+                request["config"]["name"],
+                request["config"].get("deliver_policy") == "last",
+            )
+            self._ends[name] = (
+                self.lagging.pop(0) if self.lagging else max(self.messages, default=0)
+            )
+            self._starts[name] = (
+                self._ends[name] if last else request["config"].get("opt_start_seq", 1)
+            )
             self._delivered[name] = 0
-            filters = request["config"].get("filter_subjects") or [request["config"].get("filter_subject", ">")]
+            filters = request["config"].get("filter_subjects") or [
+                request["config"].get("filter_subject", ">")
+            ]
             self._patterns[name] = subject_pattern(filters)
-            made = {"stream_name": "S", "name": name, "num_pending": len(self._due(name)), "created": self.created}
-            return made | ({"cluster": {"name": "test", "leader": self.placed.pop(0)}} if self.placed else {})
+            made = {
+                "stream_name": "S",
+                "name": name,
+                "num_pending": len(self._due(name)),
+                "created": self.created,
+            }
+            return made | (
+                {"cluster": {"name": "test", "leader": self.placed.pop(0)}} if self.placed else {}
+            )
         return {"success": True}
 
     def _due(self, name: str) -> list[int]:
         known = range(self._starts[name], self._ends[name] + 1)
         matches = self._patterns[name].fullmatch
-        return sorted(each for each, subject in self.messages.items() if each in known and matches(subject))
+        return sorted(
+            each for each, subject in self.messages.items() if each in known and matches(subject)
+        )
 
-    def _deliver(self, name: str, request: dict[str, Any], plain: Honest) -> Iterator[tuple[bytes, bytes]]:
+    def _deliver(
+        self, name: str, request: dict[str, Any], plain: Honest
+    ) -> Iterator[tuple[bytes, bytes]]:
         due = self._due(name)
         for at, sequence in enumerate(due[: request["batch"]]):
             self._delivered[name] += 1

@@ -12,7 +12,19 @@ from typing import Any, NamedTuple
 import nkeys  # type: ignore[import-untyped]
 
 _UNLIMITED = dict.fromkeys(
-    ["subs", "data", "payload", "imports", "exports", "conn", "leaf", "mem_storage", "disk_storage", "streams"], -1
+    [
+        "subs",
+        "data",
+        "payload",
+        "imports",
+        "exports",
+        "conn",
+        "leaf",
+        "mem_storage",
+        "disk_storage",
+        "streams",
+    ],
+    -1,
 )
 
 
@@ -54,7 +66,9 @@ def token(
         "nats": {"version": 2, **claims},
     }
     parts = [_encoded({"typ": "JWT", "alg": "ed25519-nkey"}), _encoded(content)]
-    signature: bytes = nkeys.from_seed(bytearray(issuer.seed.encode())).sign(".".join(parts).encode())
+    signature: bytes = nkeys.from_seed(bytearray(issuer.seed.encode())).sign(
+        ".".join(parts).encode()
+    )
     return ".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=").decode()])
 
 
@@ -90,12 +104,17 @@ class Operator:
         revoked = {who.public: int(time.time()) for who in self.revoked}
         limits: dict[str, Any] = {**_UNLIMITED}
         if self._tiers:
-            limits |= {**dict.fromkeys(("mem_storage", "disk_storage", "streams"), 0), "tiered_limits": self._tiers}
+            limits |= {
+                **dict.fromkeys(("mem_storage", "disk_storage", "streams"), 0),
+                "tiered_limits": self._tiers,
+            }
         return f"{self._head}{self._preload(self._account, 'ACCOUNT', limits, revocations=revoked)}\n}}\n"
 
     def _preload(self, account: Identity, name: str, limits: dict[str, Any], **claims: Any) -> str:
         rest = {"consumer": 0 if not limits["streams"] else -1, "wildcards": True}
-        jwt = token(self._operator, account, name, type="account", limits={**limits, **rest}, **claims)
+        jwt = token(
+            self._operator, account, name, type="account", limits={**limits, **rest}, **claims
+        )
         return f"{account.public}: {jwt}"
 
     def credentials(self, who: Identity, lifetime: float | None = None, **rights: Any) -> str:

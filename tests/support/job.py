@@ -58,7 +58,11 @@ Options = Mapping[str, Mapping[str, str]]
 
 
 def source(spark: SparkSession, folder: str, options: Mapping[str, str]) -> DataFrame:
-    given = {name: value for name, value in options.items() if not name.startswith((_SINK, _SELECT, _SPREAD))}
+    given = {
+        name: value
+        for name, value in options.items()
+        if not name.startswith((_SINK, _SELECT, _SPREAD))
+    }
     selected = next(columns for option, columns in _SELECTED.items() if option in given)
     if "files" in given:
         most = {name: value for name, value in given.items() if name == "maxFilesPerTrigger"}
@@ -73,11 +77,17 @@ def spread(rows: DataFrame, how: str) -> DataFrame:
     if how == "shuffled":
         return rows.repartition("data")
     if how == "copied":
-        return rows.selectExpr("*", "explode(array(0, 1)) as copy").repartition("data", "copy").drop("copy")
+        return (
+            rows.selectExpr("*", "explode(array(0, 1)) as copy")
+            .repartition("data", "copy")
+            .drop("copy")
+        )
     return rows
 
 
-def write_halves(name: str, select: Sequence[str], to: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+def write_halves(
+    name: str, select: Sequence[str], to: Mapping[str, str]
+) -> Callable[[DataFrame, int], None]:
     """Return a function for `foreachBatch`, which writes a batch of a query in two halves."""
 
     def write(batch: DataFrame, number: int) -> None:
@@ -85,7 +95,9 @@ def write_halves(name: str, select: Sequence[str], to: Mapping[str, str]) -> Cal
         if batch.sparkSession.conf.get(SWAPPED, "false") == "true":
             halves.reverse()
         rows = halves[0].union(halves[1]).selectExpr(*select)
-        rows.write.format("jetstream").options(**to, writeId=f"{name}-{number}").mode("append").save()
+        rows.write.format("jetstream").options(**to, writeId=f"{name}-{number}").mode(
+            "append"
+        ).save()
 
     return write
 
@@ -94,7 +106,11 @@ def start(
     rows: DataFrame, folder: str, name: str, trigger: Mapping[str, Any], options: Mapping[str, str]
 ) -> StreamingQuery:
     """Start a query, or start it again."""
-    to = {option.removeprefix(_SINK): value for option, value in options.items() if option.startswith(_SINK)}
+    to = {
+        option.removeprefix(_SINK): value
+        for option, value in options.items()
+        if option.startswith(_SINK)
+    }
     select = options.get(_SELECT, "data").split(";")
     how = options.get(_SPREAD, "read")
     if to and how == "united":
@@ -104,7 +120,9 @@ def start(
     else:
         writer = rows.writeStream.format("json").option("path", f"{folder}/rows/{name}")
     checkpoint = f"{folder}/checkpoint/{name}"
-    query = writer.queryName(name).trigger(**trigger).option("checkpointLocation", checkpoint).start()
+    query = (
+        writer.queryName(name).trigger(**trigger).option("checkpointLocation", checkpoint).start()
+    )
     # One after the other: Spark gives the process that plans ten seconds to start, and a busy machine has no time for
     # several.
     while query.isActive and query.status["message"].startswith("Initializing"):
@@ -122,10 +140,16 @@ def ended(query: StreamingQuery, seconds: float) -> str | None:
 
 def way_on(why: str) -> dict[str, str]:
     """The options that let a query go on after it failed, by docs/data-loss.md and docs/delivery.md; mostly none."""
-    error = next(iter(re.findall(r"spark_jetstream\.errors\.(DataLossError|DeliveryError): (.*)", why)), None)
+    error = next(
+        iter(re.findall(r"spark_jetstream\.errors\.(DataLossError|DeliveryError): (.*)", why)), None
+    )
     if error is None or "after this read was planned" in error[1] or "were to be read" in error[1]:
         return {}
-    return {"failOnDataLoss": "false"} if error[0] == "DataLossError" else {"sink.delivery": "deduplicated"}
+    return (
+        {"failOnDataLoss": "false"}
+        if error[0] == "DataLossError"
+        else {"sink.delivery": "deduplicated"}
+    )
 
 
 def committed(folder: str, name: str) -> int:
@@ -149,7 +173,10 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
     finish = Path(folder, "finish")
     # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
     strict = {name: source(spark, folder, given) for name, given in options.items()}
-    lenient = {name: source(spark, folder, {**given, "failOnDataLoss": "false"}) for name, given in options.items()}
+    lenient = {
+        name: source(spark, folder, {**given, "failOnDataLoss": "false"})
+        for name, given in options.items()
+    }
 
     ways: dict[str, dict[str, str]] = {name: {} for name in options}
     begun: dict[str, int] = {}
@@ -159,7 +186,9 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
         mended.touch() if way else mended.unlink(missing_ok=True)
         begun[name] = committed(folder, name)
         rows = lenient if "failOnDataLoss" in way else strict
-        how = {"once": True} if "sink.delivery" in way else trigger  # no other batch may begin with a weaker level
+        how = (
+            {"once": True} if "sink.delivery" in way else trigger
+        )  # no other batch may begin with a weaker level
         return start(rows[name], folder, name, how, {**options[name], **way})
 
     queries = {name: again(name) for name in options}
@@ -178,12 +207,16 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
         for name, query in queries.items():
             strict[name].explain(extended=True)
             query.explain(extended=True)
-            shown.write(f"{strict[name]} {query.status} {[progress.json for progress in query.recentProgress]}\n")
+            shown.write(
+                f"{strict[name]} {query.status} {[progress.json for progress in query.recentProgress]}\n"
+            )
     for query in queries.values():
         query.stop()
     result = {}
     for name, given in options.items():
-        unlimited = {option: value for option, value in given.items() if not option.endswith(_LIMITS)}
+        unlimited = {
+            option: value for option, value in given.items() if not option.endswith(_LIMITS)
+        }
         rows = source(spark, folder, unlimited)
         while why := ended(start(rows, folder, name, {"availableNow": True}, unlimited), 600):
             note(folder, name, why)
@@ -193,13 +226,17 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
         files = spark.read.schema("data binary").format("json").load(f"{folder}/rows/{name}")
         result[name] = {"rows": texts(files)}
         if "stream" in given and "durable" not in given:
-            result[name]["batch"] = texts(spark.read.format("jetstream").options(**unlimited).load())
+            result[name]["batch"] = texts(
+                spark.read.format("jetstream").options(**unlimited).load()
+            )
     Path(folder, "result.json").write_text(json.dumps(result))
 
 
 def run(folder: str, options: Options, trigger: dict[str, Any], conf: dict[str, str]) -> None:
     """Start Spark, and run the queries."""
-    spark = SparkSession.builder.config(map={"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf}).getOrCreate()
+    spark = SparkSession.builder.config(
+        map={"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf}
+    ).getOrCreate()
     spark.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
     read(spark, folder, options, trigger)
     spark.stop()

@@ -69,7 +69,9 @@ class Job:
             "trigger": trigger,
             "conf": {"spark.master": "local[2]", **BRISK, **conf},
         }
-        (folder / "work.json").write_text(json.dumps(work))  # not on the command line: options may be secret
+        (folder / "work.json").write_text(
+            json.dumps(work)
+        )  # not on the command line: options may be secret
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("job.py"), folder / "work.json"],
@@ -100,7 +102,9 @@ class Job:
 
     def workers(self) -> list[int]:
         """The executors' Python workers: what their daemon has forked."""
-        daemons = [pid for pid, command in self.processes().items() if "daemon pyspark.worker" in command]
+        daemons = [
+            pid for pid, command in self.processes().items() if "daemon pyspark.worker" in command
+        ]
         return [pid for pid in daemons if _parent(pid) in daemons]
 
     def drivers(self) -> list[int]:
@@ -109,11 +113,19 @@ class Job:
 
     def executors(self) -> list[int]:
         """The JVMs that run tasks, where these are not the driver's (``local-cluster``)."""
-        return [pid for pid, command in self.processes().items() if "CoarseGrainedExecutorBackend" in command]
+        return [
+            pid
+            for pid, command in self.processes().items()
+            if "CoarseGrainedExecutorBackend" in command
+        ]
 
     def latest(self, log: str) -> int:
         """Return the last batch in a log, -1 if there is none."""
-        folder = self.folder / log / "_spark_metadata" if log.startswith("rows") else self.checkpoint / log
+        folder = (
+            self.folder / log / "_spark_metadata"
+            if log.startswith("rows")
+            else self.checkpoint / log
+        )
         return max((int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*")), default=-1)
 
     def wait(self, check: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
@@ -125,7 +137,11 @@ class Job:
             assert self._process.poll() is None, f"the job ended before {what}:\n{self.log[-4000:]}"
             return None
 
-        poll(seen, timeout, lambda: TimeoutError(f"not seen within {timeout:g} s: {what}\n{self.log[-4000:]}"))
+        poll(
+            seen,
+            timeout,
+            lambda: TimeoutError(f"not seen within {timeout:g} s: {what}\n{self.log[-4000:]}"),
+        )
 
     def kill(self) -> None:
         """SIGKILL for every process of the job, again until none is left."""
@@ -139,7 +155,11 @@ class Job:
 
     def planners(self) -> list[int]:
         """The Python processes that plan the queries' batches: Spark gives each source its own, while it runs."""
-        return [pid for pid, command in self.processes().items() if "python_streaming_source_runner" in command]
+        return [
+            pid
+            for pid, command in self.processes().items()
+            if "python_streaming_source_runner" in command
+        ]
 
     def committed(self, name: str) -> set[int]:
         """The sequences in the sink of a query, of the batches that Spark has committed."""
@@ -179,7 +199,9 @@ class Job:
         try:
             self._process.wait(_END)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job did not end within {_END:g} s:\n{self.log[-4000:]}") from None
+            raise AssertionError(
+                f"the job did not end within {_END:g} s:\n{self.log[-4000:]}"
+            ) from None
         path = self.folder / "result.json"
         assert path.exists(), self.log[-8000:]
         result: dict[str, dict[str, list[str]]] = json.loads(path.read_text())
@@ -211,13 +233,20 @@ def spark_home(folder: Path) -> dict[str, str]:
 
 def job_environment(**more: str) -> dict[str, str]:
     """The variables of a process with a Spark of its own."""
-    given = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))}
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SPARK", "PYTHONPATH"))
+    }
     workers = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     return {**given, **workers, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 def run_python(
-    *arguments: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None, python: str | Path = sys.executable
+    *arguments: object,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    python: str | Path = sys.executable,
 ) -> str:
     """Run Python, which must end with 0; its standard output."""
     command = [str(python), *map(str, arguments)]
@@ -232,7 +261,9 @@ def run_script(
     """Run Python in a folder of its own, where only what is installed is found; what it prints as JSON after RESULT."""
     variables = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **environment}
     printed = run_python(*arguments, cwd=folder, env=job_environment(**variables), python=python)
-    lines = [line.removeprefix("RESULT ") for line in printed.splitlines() if line.startswith("RESULT ")]
+    lines = [
+        line.removeprefix("RESULT ") for line in printed.splitlines() if line.startswith("RESULT ")
+    ]
     assert len(lines) == 1, printed
     result: dict[str, Any] = json.loads(lines[0])
     return result

@@ -39,7 +39,9 @@ class Linked:
         address = f"{LOOPBACK}:{self._lease.port}"
         self._link = WireProxy(f"nats://{address}")
         self.hub = NatsServer(name="hub", config=_HUB.format(address=address), http_monitor=True)
-        self.leaf = NatsServer(name="leaf", config=_LEAF.format(url=self._link.url), http_monitor=True)
+        self.leaf = NatsServer(
+            name="leaf", config=_LEAF.format(url=self._link.url), http_monitor=True
+        )
 
     def server(self, domain: str) -> NatsServer:
         return {"hub": self.hub, "leaf": self.leaf}[domain]
@@ -53,7 +55,9 @@ class Linked:
         servers = [server for server in (self.hub, self.leaf) if server.running]
         state = "up" if linked else "down"
         wait_until(
-            lambda: all(bool(server.monitor("/leafz")["leafnodes"]) is linked for server in servers),
+            lambda: all(
+                bool(server.monitor("/leafz")["leafnodes"]) is linked for server in servers
+            ),
             f"the link is {state}",
         )
         # A server hears a moment later what the other one listens to.

@@ -58,7 +58,9 @@ def meta_of(bucket: str, name: str, nuid: str, chunks: Sequence[bytes]) -> Objec
     """The meta message of an object with this content."""
     data = b"".join(chunks)
     digest = digest_text(hashlib.sha256(data).digest())
-    return ObjectMeta(bucket=bucket, name=name, nuid=nuid, size=len(data), chunks=len(chunks), digest=digest)
+    return ObjectMeta(
+        bucket=bucket, name=name, nuid=nuid, size=len(data), chunks=len(chunks), digest=digest
+    )
 
 
 def link_to(bucket: str, name: str) -> ObjectOptions:
@@ -87,7 +89,9 @@ class Bucket:
         """What ``work`` does with nats-py's object store."""
         return in_store(self.url, self.name, work)
 
-    def put(self, *objects: tuple[str, bytes], chunk: int = DEFAULT_CHUNK_SIZE, **meta: Any) -> None:
+    def put(
+        self, *objects: tuple[str, bytes], chunk: int = DEFAULT_CHUNK_SIZE, **meta: Any
+    ) -> None:
 
         async def work(store: ObjectStore) -> None:
             for name, data in objects:
@@ -99,7 +103,9 @@ class Bucket:
     def delete(self, name: str) -> None:
         self.nats(lambda store: store.delete(name))
 
-    def frames(self, name: str, data: bytes, chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any) -> list[Message]:
+    def frames(
+        self, name: str, data: bytes, chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any
+    ) -> list[Message]:
         """The chunks of an object and its meta message, as clients write them; `fields` makes it say something else."""
         nuid = secrets.token_hex(11)
         chunks = [data[at : at + chunk] for at in range(0, len(data), chunk)]
@@ -107,7 +113,9 @@ class Bucket:
         messages = [Message(chunk_subject(self.name, nuid), part) for part in chunks]
         return [*messages, Message(meta_subject(self.name, name), meta.to_json(), ROLLUP)]
 
-    def store(self, name: str, data: bytes = b"", chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any) -> None:
+    def store(
+        self, name: str, data: bytes = b"", chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any
+    ) -> None:
         """Store an object without a client library, whose old chunks stay where they are."""
         self.publisher.publish(self.frames(name, data, chunk, **fields))
 
@@ -119,7 +127,9 @@ class Bucket:
 
     def time(self, name: str) -> int:
         """When the newest meta message of an object was stored, in ns."""
-        newest = self.publisher.api(f"STREAM.MSG.GET.{self.stream}", {"last_by_subj": meta_subject(self.name, name)})
+        newest = self.publisher.api(
+            f"STREAM.MSG.GET.{self.stream}", {"last_by_subj": meta_subject(self.name, name)}
+        )
         return nanoseconds(newest["message"]["time"])
 
     # Reading

@@ -38,4 +38,7 @@ def blocks(page: Path, language: str) -> list[Block]:
     """Return the fenced blocks of a page that are marked with exactly this language."""
     text = page.read_text(encoding="utf-8")
     fences = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(textwrap.dedent(fence[2]), page, text.count("\n", 0, fence.start(2)) + 1) for fence in fences]
+    return [
+        Block(textwrap.dedent(fence[2]), page, text.count("\n", 0, fence.start(2)) + 1)
+        for fence in fences
+    ]

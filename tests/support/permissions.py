@@ -17,7 +17,13 @@ import pytest
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
-from spark_jetstream.errors import JetStreamError, OutageError, PermissionDenied, RequestTimeout, RowRefused
+from spark_jetstream.errors import (
+    JetStreamError,
+    OutageError,
+    PermissionDenied,
+    RequestTimeout,
+    RowRefused,
+)
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
@@ -26,7 +32,12 @@ from tests.support.reading import api, create
 
 INBOX = "_INBOX_spark"
 PASSWORD = "pw"
-_QUICK = {"connectTimeout": "2s", "requestTimeout": "2s", "retryTimeout": "4s", "inboxPrefix": INBOX}
+_QUICK = {
+    "connectTimeout": "2s",
+    "requestTimeout": "2s",
+    "retryTimeout": "4s",
+    "inboxPrefix": INBOX,
+}
 _numbers = itertools.count(1)
 
 
@@ -53,7 +64,13 @@ class Account:
     @property
     def login(self) -> dict[str, str]:
         """The connection options of the user."""
-        return {**_QUICK, "servers": self._url, "user": f"spark{self.number}", "password": PASSWORD, **self._given}
+        return {
+            **_QUICK,
+            "servers": self._url,
+            "user": f"spark{self.number}",
+            "password": PASSWORD,
+            **self._given,
+        }
 
     def connect(self, patience: float = 2.0) -> Connection:
         return connect(ConnectionOptions.from_spark(self.login), patience=patience)
@@ -117,7 +134,10 @@ class Case:
     def run_without_each(self) -> None:
         """Check that each permission is needed."""
         users = {Account(self.given): line for line in self.lines}
-        rest = {user: [line for line in self.lines if line is not missing] for user, missing in users.items()}
+        rest = {
+            user: [line for line in self.lines if line is not missing]
+            for user, missing in users.items()
+        }
         with served(rest, self.config), ThreadPoolExecutor(8) as threads:
             problems = [*filter(None, threads.map(self._problem_without, users, users.values()))]
         assert not problems, "\n".join(problems)
@@ -126,7 +146,10 @@ class Case:
         """What is wrong when this permission is missing; "" if the error names it, or the fallback works."""
         self.prepare(account)
         if missing.without:
-            next((work for part, work in self.fallbacks.items() if part in missing.subject), self.work)(account)
+            next(
+                (work for part, work in self.fallbacks.items() if part in missing.subject),
+                self.work,
+            )(account)
             return ""
         what = f"{self.name} without {missing.kind} {missing.subject}"
         try:
@@ -134,7 +157,9 @@ class Case:
         except (PermissionDenied, RowRefused) as error:
             # A row's subject stands there as it was published, with the domain that the server took out.
             subject = (error.subject or "").removeprefix("$JS.hub.API.")
-            denied = "may not" in str(error) and missing.covers(Permission(subject, "", kind=missing.kind))
+            denied = "may not" in str(error) and missing.covers(
+                Permission(subject, "", kind=missing.kind)
+            )
             return "" if denied else f"{what}: names {error.subject}: {error!r}"
         except (RequestTimeout, OutageError) as error:
             return f"{what}: takes its time: {error!r}"
@@ -147,5 +172,7 @@ class Case:
 
 def parameters(cases: Sequence[Case], *quick: str) -> list[Any]:
     """Cases as parameters of a test; all but ``quick``, if any are named, run only with all tests."""
-    marks = {case.name: [] if not quick or case.name in quick else [pytest.mark.full] for case in cases}
+    marks = {
+        case.name: [] if not quick or case.name in quick else [pytest.mark.full] for case in cases
+    }
     return [pytest.param(case, marks=marks[case.name], id=case.name) for case in cases]

@@ -42,7 +42,9 @@ def nothing(account: Account) -> None:
     """Nothing is there before, and nothing comes."""
 
 
-def follow(account: Account, what: str = "data", runs: int = 1, more: Work = nothing, **given: Any) -> int:
+def follow(
+    account: Account, what: str = "data", runs: int = 1, more: Work = nothing, **given: Any
+) -> int:
     """How many rows a streaming query has that begins, commits, and is started again from its checkpoint.
 
     `more` is what comes after each start.
@@ -80,14 +82,19 @@ def filled(account: Account) -> None:
 
 def read_all_ways(account: Account, **given: Any) -> None:
     assert read(account, stream="S", **given) == MESSAGES
-    assert read(account, stream="S", subjects="s.a", startingTimestamp="2020-01-01T00:00:00Z", **given) == 4
+    assert (
+        read(account, stream="S", subjects="s.a", startingTimestamp="2020-01-01T00:00:00Z", **given)
+        == 4
+    )
     assert read(account, stream="S", subjects="s.a,s.b", minPartitions=2, **given) == 8
     assert follow(account, stream="S", **given) == MESSAGES
 
 
 def read_tidily(account: Account) -> None:
     read_all_ways(account)
-    wait_until(lambda: not account.ask("CONSUMER.NAMES.S")["consumers"], "the readers' consumers are gone")
+    wait_until(
+        lambda: not account.ask("CONSUMER.NAMES.S")["consumers"], "the readers' consumers are gone"
+    )
 
 
 def read_untidily(account: Account) -> None:
@@ -105,7 +112,12 @@ def read_counters(account: Account) -> None:
     """What is written as well, as the admin."""
     written = batch(subject=["s.a", "s.b", "s.a"], incr=["1", "2", "3"])
     assert Sink(account.admin).write([written]).stored == 3
-    for how, count in (({}, 2), ({"subjects": "s.a"}, 1), ({"subjects": "s.a,s.b"}, 2), ({"history": "true"}, 3)):
+    for how, count in (
+        ({}, 2),
+        ({"subjects": "s.a"}, 1),
+        ({"subjects": "s.a,s.b"}, 2),
+        ({"history": "true"}, 3),
+    ):
         assert read(account, "subject", stream="S", counters="true", **how) == count
     assert follow(account, "subject", stream="S", counters="true") == 3
 
@@ -126,7 +138,10 @@ def read_dead_letters(account: Account) -> None:
 
 def read_dead_letters_tidily(account: Account) -> None:
     read_dead_letters(account)
-    wait_until(lambda: not account.ask("CONSUMER.NAMES.S_DEAD_LETTERS")["consumers"], "the reader's consumer is gone")
+    wait_until(
+        lambda: not account.ask("CONSUMER.NAMES.S_DEAD_LETTERS")["consumers"],
+        "the reader's consumer is gone",
+    )
 
 
 def read_one_filter(account: Account) -> None:
@@ -135,7 +150,13 @@ def read_one_filter(account: Account) -> None:
 
 
 def find(account: Account) -> None:
-    config = {"name": "S", "subjects": ["s.>"], "allow_direct": True, "storage": "memory", "metadata": {"team": "shop"}}
+    config = {
+        "name": "S",
+        "subjects": ["s.>"],
+        "allow_direct": True,
+        "storage": "memory",
+        "metadata": {"team": "shop"},
+    }
     account.ask("STREAM.UPDATE.S", config)
     for given in ({"streamPattern": "S*"}, {"streamMetadata": "team=shop"}):
         options: dict[str, Any] = {"readWith": "direct", **given}
@@ -167,7 +188,9 @@ def fill_all_but_one(account: Account) -> None:
 
 
 def queue(account: Account) -> None:
-    assert follow(account, "data", 2, fill_all_but_one, stream="S", durable="query") == 2 * (MESSAGES - 1)
+    assert follow(account, "data", 2, fill_all_but_one, stream="S", durable="query") == 2 * (
+        MESSAGES - 1
+    )
     assert state(account)["messages"] == 0
 
 
@@ -175,7 +198,9 @@ def queue(account: Account) -> None:
 
 
 def bucket_kv(account: Account, history: int = 5) -> None:
-    account.make("KV_b", **{**keyed.CONFIG, "subjects": ["$KV.b.>"], "max_msgs_per_subject": history})
+    account.make(
+        "KV_b", **{**keyed.CONFIG, "subjects": ["$KV.b.>"], "max_msgs_per_subject": history}
+    )
     account.fill("$KV.b.x", "$KV.b.y.z", "$KV.b.x")
 
 
@@ -197,7 +222,9 @@ def kv_keys(account: Account) -> None:
 
 
 def bucket_objects(account: Account) -> None:
-    account.make("OBJ_b", subjects=["$O.b.C.>", "$O.b.M.>"], allow_rollup_hdrs=True, allow_direct=True)
+    account.make(
+        "OBJ_b", subjects=["$O.b.C.>", "$O.b.M.>"], allow_rollup_hdrs=True, allow_direct=True
+    )
     admin = Sink(account.admin, objectBucket="b")
     admin.write([batch(name=["one", "two"], content=[b"1" * 300_000, b"2"])])
     # The target of a link is looked up, as is an object that was replaced before it was read.
@@ -303,13 +330,17 @@ def kv_sink(account: Account, **given: Any) -> Sink:
 
 
 def kv_store(account: Account) -> None:
-    done = kv_sink(account, deadLetterSubject="s.dead").write([keyed.puts(("x", b"1"), ("n..o", b"2"))])
+    done = kv_sink(account, deadLetterSubject="s.dead").write(
+        [keyed.puts(("x", b"1"), ("n..o", b"2"))]
+    )
     assert (done.stored, done.dead_letters) == (1, 1)
 
 
 def kv_create(account: Account) -> None:
     """A key that was deleted is made again."""
-    kv_sink(account).write([batch(key=["d"], value=[None], operation=["DELETE"])], WriteTask("q", 5, 0))
+    kv_sink(account).write(
+        [batch(key=["d"], value=[None], operation=["DELETE"])], WriteTask("q", 5, 0)
+    )
     made = batch(key=["d"], value=[b"1"], expected_revision=[0])
     assert kv_sink(account).write([made], WriteTask("q", 6, 0)).stored == 1
 
@@ -325,7 +356,9 @@ def kv_write(account: Account) -> None:
 
 
 def check_kv(account: Account, **given: Any) -> None:
-    start(account, bucket="b", maxInFlight=17, **given)  # the checks of other options are not those of a moment ago
+    start(
+        account, bucket="b", maxInFlight=17, **given
+    )  # the checks of other options are not those of a moment ago
 
 
 def kv_write_unseen(account: Account) -> None:
@@ -350,7 +383,10 @@ def kv_write_without_looking(account: Account) -> None:
 
 def object_store(account: Account) -> None:
     for content in (b"1", b"2" * 300_000):
-        assert sink(account, objectBucket="b").write([batch(name=["two"], content=[content])]).stored == 1
+        assert (
+            sink(account, objectBucket="b").write([batch(name=["two"], content=[content])]).stored
+            == 1
+        )
 
 
 def object_write(account: Account) -> None:
@@ -373,8 +409,14 @@ def object_write_unseen(account: Account) -> None:
 
 def ensured(account: Account, conflict: str = "error", **config: Any) -> None:
     described = {"subjects": ["s.>"], "storage": "memory", **config}
-    options = {"stream": "S", "ensureStream": json.dumps(described), "ensureStreamOnConflict": conflict}
-    JetStreamDataSource({**account.login, **options}).writer(column("data").add("subject", StringType()), False)
+    options = {
+        "stream": "S",
+        "ensureStream": json.dumps(described),
+        "ensureStreamOnConflict": conflict,
+    }
+    JetStreamDataSource({**account.login, **options}).writer(
+        column("data").add("subject", StringType()), False
+    )
 
 
 def ensure(account: Account) -> None:

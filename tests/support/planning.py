@@ -26,7 +26,9 @@ matches = st.one_of(
     st.sets(st.integers(1, 2**20), max_size=60),
     st.sets(st.integers(1, INT64_MAX), max_size=60),
     st.builds(
-        lambda start, size: set(range(start, start + size)), st.integers(1, INT64_MAX - 500), st.integers(1, 500)
+        lambda start, size: set(range(start, start + size)),
+        st.integers(1, INT64_MAX - 500),
+        st.integers(1, 500),
     ),
 )
 
@@ -47,9 +49,13 @@ STATE = StreamSummary(
 )
 
 
-def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any) -> Planner:
+def driver(
+    url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any
+) -> Planner:
     """A driver as the reader makes it, of a stream, or of the bucket or the pattern that is given."""
-    what = {} if given.keys() & {"bucket", "streamPattern", "streamMetadata"} else {"stream": stream}
+    what = (
+        {} if given.keys() & {"bucket", "streamPattern", "streamMetadata"} else {"stream": stream}
+    )
     named = {name: str(value) for name, value in {**what, **given}.items()}
     options = SourceOptions.from_spark({**QUICK, "servers": url, **named}, streaming=streaming)
     to_server = connecting(options.connection)
@@ -67,11 +73,15 @@ def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:
     return by_stream
 
 
-def run(planner: Planner, start: Offset | None = None, batches: int = 1000) -> Iterator[tuple[Offset, Offset]]:
+def run(
+    planner: Planner, start: Offset | None = None, batches: int = 1000
+) -> Iterator[tuple[Offset, Offset]]:
     """The micro-batches that Spark would make until nothing is left: start and end of each."""
     at = planner.initial() if start is None else start
     for _ in range(batches):
-        end = Offset.from_json(planner.latest(Offset.from_json(at.to_json()), limited=True).to_json())
+        end = Offset.from_json(
+            planner.latest(Offset.from_json(at.to_json()), limited=True).to_json()
+        )
         if end == at:
             return
         yield at, end
@@ -95,7 +105,9 @@ class FakeStream:
 
     def __init__(self, matching: Iterable[int]) -> None:
         # A range may be longer than any list.
-        self.matching: Sequence[int] = matching if isinstance(matching, range) else sorted(set(matching))
+        self.matching: Sequence[int] = (
+            matching if isinstance(matching, range) else sorted(set(matching))
+        )
         self.calls = 0
 
     @property
@@ -114,7 +126,9 @@ class FakeStream:
     def peek(self, first: int) -> tuple[int, int] | None:
         self.calls += 1
         at = bisect_left(self.matching, first)
-        return (self.matching[at], timestamp(self.matching[at])) if at < len(self.matching) else None
+        return (
+            (self.matching[at], timestamp(self.matching[at])) if at < len(self.matching) else None
+        )
 
 
 class MovingStream(FakeStream):

@@ -83,13 +83,21 @@ class Run:
     """
 
     def __init__(
-        self, stream: Stream, *filters: str, url: str = "", fail: bool = True, patience: float = 15.0, **given: str
+        self,
+        stream: Stream,
+        *filters: str,
+        url: str = "",
+        fail: bool = True,
+        patience: float = 15.0,
+        **given: str,
     ) -> None:
         self.stream = stream
         self.wire = Wire(url or stream.url, **given)
         query = {"stream": stream.name, "durable": "query", "failOnDataLoss": str(fail)}
         query |= {"subjects": ",".join(filters)} if filters else {}
-        self.progress = Progress(Requests(self.wire, patience), SourceOptions.from_spark(query, streaming=True))
+        self.progress = Progress(
+            Requests(self.wire, patience), SourceOptions.from_spark(query, streaming=True)
+        )
 
     def open(self, *, fresh: bool = True) -> Run:
         self.progress.open(state_of(self.stream), fresh=fresh)
@@ -176,7 +184,11 @@ def left(stream: Stream) -> list[int]:
     """The sequences that the stream still holds."""
     state = stream.publisher.api(f"STREAM.INFO.{stream.name}", {"deleted_details": True})["state"]
     gone = set(state.get("deleted") or ())
-    return [sequence for sequence in range(state["first_seq"], state["last_seq"] + 1) if sequence not in gone]
+    return [
+        sequence
+        for sequence in range(state["first_seq"], state["last_seq"] + 1)
+        if sequence not in gone
+    ]
 
 
 @contextlib.contextmanager

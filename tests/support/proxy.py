@@ -45,7 +45,9 @@ class WireProxy:
         self._target = urlsplit(target_url)
         self._lease = PortLease()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="wire-proxy", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="wire-proxy", daemon=True
+        )
         self._changed = threading.Condition()
         self._listener: asyncio.Server | None = None
         self._flowing = asyncio.Event()
@@ -269,7 +271,9 @@ class WireProxy:
                 self._links.discard(link)
                 self._count()
 
-    async def _from_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _from_client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 self._client_bytes += data
@@ -282,7 +286,9 @@ class WireProxy:
                 if not await self._forward(data, writer, "server"):
                     return
 
-    async def _from_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _from_server(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         frames = Frames()
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
@@ -372,7 +378,9 @@ class Frames:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._sent = 0  # how much of the unfinished frame at the head of the buffer was forwarded already
+        self._sent = (
+            0  # how much of the unfinished frame at the head of the buffer was forwarded already
+        )
 
     def feed(self, data: bytes, hook: Hook | None) -> bytes:
         self._buffer += data

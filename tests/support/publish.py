@@ -22,7 +22,9 @@ T = TypeVar("T")
 _WINDOW = 500  # messages sent before their acknowledgements are read
 _SECONDS = 60.0
 #: Requests that may be sent twice: a cluster loses what reaches it during an election. And after how many seconds.
-_REPEATED = re.compile(r"STREAM\.(CREATE|INFO|NAMES|MSG\.GET)\b|CONSUMER\.(CREATE|INFO|NAMES)\b|INFO$")
+_REPEATED = re.compile(
+    r"STREAM\.(CREATE|INFO|NAMES|MSG\.GET)\b|CONSUMER\.(CREATE|INFO|NAMES)\b|INFO$"
+)
 _AGAIN = 5.0
 #: A server removes the folder of all streams with the last one, in the background, and may meet the next one's.
 _NO_STORE = 10049
@@ -45,7 +47,11 @@ class Message(NamedTuple):
         """The header block on the wire; None for a message without one."""
         if self.block is not None or self.headers is None:
             return self.block
-        return b"NATS/1.0\r\n" + b"".join(f"{name}: {value}\r\n".encode() for name, value in self.headers) + b"\r\n"
+        return (
+            b"NATS/1.0\r\n"
+            + b"".join(f"{name}: {value}\r\n".encode() for name, value in self.headers)
+            + b"\r\n"
+        )
 
     @property
     def expected_headers(self) -> dict[str, list[str]] | None:
@@ -58,11 +64,19 @@ class Message(NamedTuple):
         return headers
 
     def frame(self, reply: str = "") -> bytes:
-        to = self.subject.encode("utf-8", "surrogateescape") + (b" " + reply.encode() if reply else b"")
+        to = self.subject.encode("utf-8", "surrogateescape") + (
+            b" " + reply.encode() if reply else b""
+        )
         head = self.head
         if head is None:
             return b"PUB %s %d\r\n%s\r\n" % (to, len(self.data), self.data)
-        return b"HPUB %s %d %d\r\n%s%s\r\n" % (to, len(head), len(head) + len(self.data), head, self.data)
+        return b"HPUB %s %d %d\r\n%s%s\r\n" % (
+            to,
+            len(head),
+            len(head) + len(self.data),
+            head,
+            self.data,
+        )
 
 
 class Refused(Exception):
@@ -86,9 +100,15 @@ class Publisher:
 
     def __init__(self, url: str, prefix: str = "$JS.API", **connect: object) -> None:
         where = urlsplit(url)
-        login = {"user": unquote(where.username), "pass": unquote(where.password or "")} if where.username else {}
+        login = (
+            {"user": unquote(where.username), "pass": unquote(where.password or "")}
+            if where.username
+            else {}
+        )
         self._prefix = prefix
-        self._socket = socket.create_connection((where.hostname or "127.0.0.1", where.port or 4222), timeout=_SECONDS)
+        self._socket = socket.create_connection(
+            (where.hostname or "127.0.0.1", where.port or 4222), timeout=_SECONDS
+        )
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._socket.makefile("rb", 1 << 18)
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
@@ -104,12 +124,24 @@ class Publisher:
         if not hello:
             raise ConnectionResetError("the server closed the connection before its INFO")
         self.info: dict[str, Any] = json.loads(hello.removeprefix(b"INFO "))
-        about = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, **login, **connect}
-        self._send(b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n" % (json.dumps(about).encode(), self._inbox.encode()))
+        about = {
+            "verbose": False,
+            "pedantic": False,
+            "headers": True,
+            "no_responders": True,
+            **login,
+            **connect,
+        }
+        self._send(
+            b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n"
+            % (json.dumps(about).encode(), self._inbox.encode())
+        )
         while self._line() != b"PONG":
             continue
 
-    def request(self, subject: str, payload: bytes = b"", headers: Sequence[tuple[str, str]] | None = None) -> bytes:
+    def request(
+        self, subject: str, payload: bytes = b"", headers: Sequence[tuple[str, str]] | None = None
+    ) -> bytes:
         number = next(self._numbers)
         self._send(Message(subject, payload, headers).frame(f"{self._inbox}.{number}"))
         return self._replies([number])[0]
@@ -125,7 +157,9 @@ class Publisher:
 
     def _await_removal(self, subject: str) -> None:
         if self.store is not None and subject.startswith("STREAM.DELETE."):
-            while any(self.store.glob(f"jetstream/*/streams/.{subject.removeprefix('STREAM.DELETE.')}")):
+            while any(
+                self.store.glob(f"jetstream/*/streams/.{subject.removeprefix('STREAM.DELETE.')}")
+            ):
                 time.sleep(0.001)
 
     def _ask(self, subject: str, payload: bytes) -> bytes:
@@ -139,7 +173,9 @@ class Publisher:
                 except TimeoutError:
                     if time.monotonic() > deadline:
                         raise
-                    self._file = self._socket.makefile("rb", 1 << 18)  # the one that timed out reads no more
+                    self._file = self._socket.makefile(
+                        "rb", 1 << 18
+                    )  # the one that timed out reads no more
         finally:
             self._socket.settimeout(_SECONDS)
 
@@ -250,5 +286,7 @@ class Tap(Publisher):
                 head = int(words[-2]) if words[0] == b"HMSG" else 0
                 body = self._file.read(int(words[-1]) + 2)[:-2]
                 if not words[1].startswith(b"_INBOX."):
-                    messages.append(Message(words[1].decode(), body[head:], block=body[:head] or None))
+                    messages.append(
+                        Message(words[1].decode(), body[head:], block=body[:head] or None)
+                    )
         return messages

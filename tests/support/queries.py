@@ -32,15 +32,29 @@ def stored(frame: DataFrame) -> list[Stored]:
 
 
 def as_stored(row: Row) -> Stored:
-    return Stored(row["stream"], row["subject"], row["sequence"], row["timestamp"], row["headers"], bytes(row["data"]))
+    return Stored(
+        row["stream"],
+        row["subject"],
+        row["sequence"],
+        row["timestamp"],
+        row["headers"],
+        bytes(row["data"]),
+    )
 
 
-def batch(spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object) -> DataFrame:
+def batch(
+    spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object
+) -> DataFrame:
     return _load(spark.read, schema, servers=url, stream=stream, **options)
 
 
 def streaming(
-    spark: SparkSession, url: str, stream: str | None, schema: str | None = None, /, **options: object
+    spark: SparkSession,
+    url: str,
+    stream: str | None,
+    schema: str | None = None,
+    /,
+    **options: object,
 ) -> DataFrame:
     return _load(spark.readStream, schema, servers=url, stream=stream, **options)
 
@@ -97,7 +111,11 @@ class Run:
 
 
 def start(frame: DataFrame, checkpoint: Path, run: Run, **trigger: Any) -> StreamingQuery:
-    writer = plain(frame).writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(run.take)
+    writer = (
+        plain(frame)
+        .writeStream.option("checkpointLocation", str(checkpoint))
+        .foreachBatch(run.take)
+    )
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 
@@ -113,7 +131,9 @@ def available_now(frame: DataFrame, checkpoint: Path, **trigger: Any) -> Run:
 def offsets(progress: Mapping[str, Any], which: str, stream: str) -> int:
     """`next` of a stream in an offset of a progress event."""
     offset = progress["sources"][0][which]
-    position: dict[str, Any] = (json.loads(offset) if isinstance(offset, str) else offset)["streams"][stream]
+    position: dict[str, Any] = (json.loads(offset) if isinstance(offset, str) else offset)[
+        "streams"
+    ][stream]
     return int(position["next"])
 
 

@@ -26,11 +26,15 @@ from tests.support.publish import Message, Publisher
 
 #: Short times, so that a test that waits for one of them ends soon; long enough for a busy machine.
 QUICK = {"connectTimeout": "3s", "requestTimeout": "3s", "retryTimeout": "30s"}
-SETTINGS = PullSettings(batch=500, max_bytes=1 << 20, expires=1.0, retry_timeout=30.0, fail_on_data_loss=True)
+SETTINGS = PullSettings(
+    batch=500, max_bytes=1 << 20, expires=1.0, retry_timeout=30.0, fail_on_data_loss=True
+)
 COUNT = 3000
 Where = ConnectionOptions | str
 ALL = list(range(1, COUNT + 1))
-POUR = 500  # messages of 4 KB: more than what is compressed together, so that nothing is found twice
+POUR = (
+    500  # messages of 4 KB: more than what is compressed together, so that nothing is found twice
+)
 
 
 def options(url: str, **given: str) -> ConnectionOptions:
@@ -52,15 +56,27 @@ def api(url: str, path: str, body: dict[str, Any] | None = None) -> dict[str, An
 
 def create(url: str, stream: str, **config: Any) -> None:
     """Make a stream with the subjects `<stream>.>`, in memory unless `config` says otherwise."""
-    api(url, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], "storage": "memory", **config})
+    api(
+        url,
+        f"STREAM.CREATE.{stream}",
+        {"name": stream, "subjects": [f"{stream}.>"], "storage": "memory", **config},
+    )
 
 
-def fill(url: str, stream: str, count: int, subject: Callable[[int], str] = lambda _: "a", size: int = 100) -> None:
+def fill(
+    url: str,
+    stream: str,
+    count: int,
+    subject: Callable[[int], str] = lambda _: "a",
+    size: int = 100,
+) -> None:
     """Publish `count` more messages; on return the stream has stored them.
 
     Message i (from 0) goes to `<stream>.<subject(i)>` and has `size` bytes, or a few more, that begin with i as text.
     """
-    messages = [Message(f"{stream}.{subject(i)}", str(i).encode().ljust(size, b".")) for i in range(count)]
+    messages = [
+        Message(f"{stream}.{subject(i)}", str(i).encode().ljust(size, b".")) for i in range(count)
+    ]
     with Publisher(url.partition(",")[0]) as publisher:
         publisher.publish(messages)
 
@@ -75,11 +91,19 @@ def delete_consumers(url: str) -> None:
         api(url, f"CONSUMER.DELETE.S.{name}")
 
 
-def part_of(url: str, stream: str, first: int = 1, end: int | None = None, **fields: Any) -> SequenceRange:
+def part_of(
+    url: str, stream: str, first: int = 1, end: int | None = None, **fields: Any
+) -> SequenceRange:
     """A range of the stream as planning would make it now: without filters, to the end, and counted."""
     info = api(url, f"STREAM.INFO.{stream}")
     end = info["state"]["last_seq"] + 1 if end is None else end
-    plain = {"stream": stream, "first": first, "end": end, "count": end - first, "created": info["created"]}
+    plain = {
+        "stream": stream,
+        "first": first,
+        "end": end,
+        "count": end - first,
+        "created": info["created"],
+    }
     return SequenceRange(**{**plain, **fields})
 
 
@@ -98,12 +122,16 @@ def pulls(
     return read_range(connecting(where), part, settings, label)
 
 
-def direct(where: Where, part: SequenceRange, settings: PullSettings = SETTINGS) -> Iterator[MessageRun]:
+def direct(
+    where: Where, part: SequenceRange, settings: PullSettings = SETTINGS
+) -> Iterator[MessageRun]:
     """`read_direct` over the process's pooled connection."""
     return read_direct(connecting(where, requestTimeout="1s"), part, settings, "test")
 
 
-def auto(where: Where, part: SequenceRange, settings: PullSettings = SETTINGS) -> Iterator[MessageRun]:
+def auto(
+    where: Where, part: SequenceRange, settings: PullSettings = SETTINGS
+) -> Iterator[MessageRun]:
     """`read_auto` over the process's pooled connection."""
     return read_auto(connecting(where, requestTimeout="1s"), part, settings, "test")
 
@@ -124,7 +152,11 @@ def collect(read: Iterator[MessageRun], into: list[int]) -> None:
 
 
 def wait_until(check: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-    poll(lambda: True if check() else None, timeout, lambda: TimeoutError(f"not seen within {timeout:g} s: {what}"))
+    poll(
+        lambda: True if check() else None,
+        timeout,
+        lambda: TimeoutError(f"not seen within {timeout:g} s: {what}"),
+    )
 
 
 def table(connection: Connection, url: str, stream: str) -> pa.Table:
@@ -140,7 +172,11 @@ def table(connection: Connection, url: str, stream: str) -> pa.Table:
                 "data": some.payloads(),
             }
         )
-        for some in (read_range(lambda _: connection, part, SETTINGS, "compare") if part.end > part.first else ())
+        for some in (
+            read_range(lambda _: connection, part, SETTINGS, "compare")
+            if part.end > part.first
+            else ()
+        )
     ]
     return pa.concat_tables(pieces) if pieces else pa.table({})
 
@@ -148,7 +184,9 @@ def table(connection: Connection, url: str, stream: str) -> pa.Table:
 def incompressible(subject: str) -> bytes:
     """The frames of `POUR` messages of 4,000 random bytes with a header each, at subjects that begin with this."""
     source = random.Random(7)
-    messages = (Message(f"{subject}.{n % 7}", source.randbytes(4000), [("N", str(n))]) for n in range(POUR))
+    messages = (
+        Message(f"{subject}.{n % 7}", source.randbytes(4000), [("N", str(n))]) for n in range(POUR)
+    )
     return b"".join(message.frame() for message in messages)
 
 

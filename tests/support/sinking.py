@@ -31,10 +31,16 @@ TEXT, BINARY, NUMBER = ("string", pa.string()), ("binary", pa.binary()), ("bigin
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 #: Spark's and Arrow's types of the columns of streams, Key-Value buckets and Object Store buckets.
 KINDS: Mapping[str, tuple[str, pa.DataType]] = {
-    **dict.fromkeys(("subject", "msg_id", "ttl", "incr", "key", "operation", "bucket", "name", "stream"), TEXT),
-    **dict.fromkeys(("schedule", "schedule_target", "schedule_ttl", "rollup", "atomic_group"), TEXT),
+    **dict.fromkeys(
+        ("subject", "msg_id", "ttl", "incr", "key", "operation", "bucket", "name", "stream"), TEXT
+    ),
+    **dict.fromkeys(
+        ("schedule", "schedule_target", "schedule_ttl", "rollup", "atomic_group"), TEXT
+    ),
     **dict.fromkeys(("data", "value", "content"), BINARY),
-    **dict.fromkeys(("expected_last_subject_sequence", "expected_revision", "revision", "sequence"), NUMBER),
+    **dict.fromkeys(
+        ("expected_last_subject_sequence", "expected_revision", "revision", "sequence"), NUMBER
+    ),
     "headers": ("map<string,array<string>>", HEADERS),
     "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
 }
@@ -42,7 +48,9 @@ TASK = WriteTask("q", 1, 0)
 SECOND = 1_000_000_000  # nanoseconds
 WINDOW = SECOND // 4
 """The duplicate window of streams that soon forget message ids."""
-_OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+(\.\d+)?\.[0-9a-f]{24}(\.\d+)?(\.after\d+)?|Nats-Expected-Stream: \w+")
+_OWN_LINE = re.compile(
+    r"Nats-Msg-Id: [\w-]+\.\d+(\.\d+)?\.[0-9a-f]{24}(\.\d+)?(\.after\d+)?|Nats-Expected-Stream: \w+"
+)
 
 
 class Sink:
@@ -50,7 +58,9 @@ class Sink:
 
     def __init__(self, servers: str, **given: object) -> None:
         texts = {name: str(value) for name, value in given.items()}
-        self.options = SinkOptions.from_spark({**QUICK, "servers": servers, **texts}, streaming=True)
+        self.options = SinkOptions.from_spark(
+            {**QUICK, "servers": servers, **texts}, streaming=True
+        )
 
     def connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience)
@@ -66,7 +76,11 @@ class Sink:
         return self
 
     def write(
-        self, batches: Iterable[pa.RecordBatch], task: WriteTask = TASK, *, names: Iterable[str] | None = None
+        self,
+        batches: Iterable[pa.RecordBatch],
+        task: WriteTask = TASK,
+        *,
+        names: Iterable[str] | None = None,
     ) -> TaskReport:
         """What one attempt of the task reports. A list of batches has its own columns, others those in `names`."""
         if names is None and isinstance(batches, list) and batches:
@@ -82,11 +96,17 @@ class Sink:
         return write_task(batches, self.connect, self.options, columns, task)
 
     def commit(
-        self, reports: Sequence[TaskReport], task: WriteTask = TASK, *, names: Iterable[str] = ("data", "subject")
+        self,
+        reports: Sequence[TaskReport],
+        task: WriteTask = TASK,
+        *,
+        names: Iterable[str] = ("data", "subject"),
     ) -> int:
         """End a batch whose tasks have reported this, as the driver does. Return how many copies were stored."""
         repeatable = not task.write.startswith("w-once")
-        return BatchCommit(self.connect, self.options, task, tuple(names), repeatable).finish(reports)
+        return BatchCommit(self.connect, self.options, task, tuple(names), repeatable).finish(
+            reports
+        )
 
 
 def _fields(names: Iterable[str]) -> list[tuple[str, str]]:
@@ -97,7 +117,9 @@ def batch(types: Mapping[str, pa.DataType] | None = None, /, **columns: Any) -> 
     """A record batch of these columns (lists or arrays), with the types that Spark gives them, or others."""
     types = types or {}
     arrays = [
-        values if isinstance(values, pa.Array) else pa.array(values, types.get(name) or KINDS[name][1])
+        values
+        if isinstance(values, pa.Array)
+        else pa.array(values, types.get(name) or KINDS[name][1])
         for name, values in columns.items()
     ]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
@@ -112,11 +134,16 @@ def read_rows(option: str | None = None, /, **columns: Any) -> Rows:
     return read(batch(**columns), option)
 
 
-def rows(subject: str | Callable[[int], str], first: int, count: int, size: int = 0) -> pa.RecordBatch:
+def rows(
+    subject: str | Callable[[int], str], first: int, count: int, size: int = 0
+) -> pa.RecordBatch:
     """Rows `first` to `first + count - 1`: their numbers as text, filled up to `size` bytes, at these subjects."""
     numbers = range(first, first + count)
     at = subject if callable(subject) else lambda _: subject
-    return batch(data=[payload(number, size) for number in numbers], subject=[at(number) for number in numbers])
+    return batch(
+        data=[payload(number, size) for number in numbers],
+        subject=[at(number) for number in numbers],
+    )
 
 
 def payload(number: int, size: int = 0) -> bytes:
@@ -162,14 +189,20 @@ def die(sink: Sink, stream: Stream, *batches: pa.RecordBatch, **given: Any) -> N
         sink.write(some(), **given)
 
 
-def forget(publisher: Publisher, stream: str, prefix: str | None = None, *headers: tuple[str, str]) -> None:
+def forget(
+    publisher: Publisher, stream: str, prefix: str | None = None, *headers: tuple[str, str]
+) -> None:
     """Wait until a stream has forgotten its message ids: it takes one again at `<prefix>.probe`, by default its name's.
 
     Nothing is left of that but a gap. `headers` are what the stream demands of a message.
     """
-    probe = Message(f"{prefix or stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8)), *headers])
+    probe = Message(
+        f"{prefix or stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8)), *headers]
+    )
     first = publisher.publish([probe])
-    wait_until(lambda: publisher.publish([probe]) != first, f"{stream} has forgotten its message ids")
+    wait_until(
+        lambda: publisher.publish([probe]) != first, f"{stream} has forgotten its message ids"
+    )
     publisher.api(f"STREAM.PURGE.{stream}", {"filter": probe.subject})
 
 
@@ -184,7 +217,11 @@ class Seen(NamedTuple):
     @property
     def lines(self) -> list[str]:
         """The header lines but those that the sink makes itself: its message id, and what option `stream` asks for."""
-        return [line for line in self.block.decode().split("\r\n")[1:-2] if not _OWN_LINE.fullmatch(line)]
+        return [
+            line
+            for line in self.block.decode().split("\r\n")[1:-2]
+            if not _OWN_LINE.fullmatch(line)
+        ]
 
     @property
     def headers(self) -> dict[str, list[str]]:
@@ -222,12 +259,17 @@ def batches_of(messages: Sequence[Seen]) -> Counter[tuple[str, int]]:
     found: Counter[tuple[str, int]] = Counter()
     left = [message for message in messages if "Nats-Batch-Id" in message.headers]
     while left:
-        size = next(place for place, message in enumerate(left, 1) if "Nats-Batch-Commit" in message.headers)
+        size = next(
+            place for place, message in enumerate(left, 1) if "Nats-Batch-Commit" in message.headers
+        )
         rows, left = left[:size], left[size:]
         assert [message.headers["Nats-Batch-Sequence"] for message in rows] == [
             [str(place + 1)] for place in range(size)
         ]
         assert rows[-1].sequence - rows[0].sequence == size - 1
-        ((_, name),) = {(*message.headers["Nats-Batch-Id"], *message.headers["Atomic-Group"]) for message in rows}
+        ((_, name),) = {
+            (*message.headers["Nats-Batch-Id"], *message.headers["Atomic-Group"])
+            for message in rows
+        }
         found[name, size] += 1
     return found

@@ -27,13 +27,20 @@ class Stored(NamedTuple):
 class Stream:
     """A stream on a server, made at once. Its subjects begin with `subject`, unless `config` says otherwise."""
 
-    def __init__(self, url: str, name: str, publisher: Publisher | None = None, **config: Any) -> None:
+    def __init__(
+        self, url: str, name: str, publisher: Publisher | None = None, **config: Any
+    ) -> None:
         self.url = url
         self.name = name
         self.subject = name.lower()
         self.publisher = Publisher(url) if publisher is None else publisher
         self.messages: dict[int, Message] = {}
-        self._config = {"name": name, "subjects": [f"{self.subject}.>"], "storage": "file", **config}
+        self._config = {
+            "name": name,
+            "subjects": [f"{self.subject}.>"],
+            "storage": "file",
+            **config,
+        }
         self.create()
 
     def create(self) -> None:
@@ -69,11 +76,15 @@ class Stream:
         first = max(self.messages, default=0) + 1
         numbered = zip(range(first, first + count), itertools.cycle(suffixes), strict=False)
         texts = ((suffix, f"{self.name} {suffix} {number}".encode()) for number, suffix in numbered)
-        return self.send(*(Message(f"{self.subject}.{suffix}", text.ljust(size, b".")) for suffix, text in texts))
+        return self.send(
+            *(Message(f"{self.subject}.{suffix}", text.ljust(size, b".")) for suffix, text in texts)
+        )
 
     def remove(self, *sequences: int) -> None:
         for sequence in sequences:
-            self.publisher.api(f"STREAM.MSG.DELETE.{self.name}", {"seq": sequence, "no_erase": True})
+            self.publisher.api(
+                f"STREAM.MSG.DELETE.{self.name}", {"seq": sequence, "no_erase": True}
+            )
             self.messages.pop(sequence, None)
 
     def purge(self, **which: Any) -> None:
@@ -99,7 +110,16 @@ class Stream:
         rows = []
         for sequence in sequences or sorted(self.messages):
             message, micros = self.messages[sequence], self.stored_time(sequence) // 1000
-            rows.append(Stored(self.name, message.subject, sequence, micros, message.expected_headers, message.data))
+            rows.append(
+                Stored(
+                    self.name,
+                    message.subject,
+                    sequence,
+                    micros,
+                    message.expected_headers,
+                    message.data,
+                )
+            )
         return rows
 
     def wait_for(self, messages: int, timeout: float = 60.0) -> None:
@@ -107,14 +127,18 @@ class Stream:
         poll(
             lambda: True if self.state()["messages"] == messages else None,
             timeout,
-            lambda: TimeoutError(f"not seen within {timeout:g} s: {messages} messages in {self.name}: {self.state()}"),
+            lambda: TimeoutError(
+                f"not seen within {timeout:g} s: {messages} messages in {self.name}: {self.state()}"
+            ),
         )
 
 
 def iso(nanoseconds: int) -> str:
     """A time as an option takes it, to the nanosecond, in another zone than UTC."""
     seconds, fraction = divmod(nanoseconds, 1_000_000_000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds + 7200)) + f".{fraction:09d}+02:00"
+    return (
+        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds + 7200)) + f".{fraction:09d}+02:00"
+    )
 
 
 def nanoseconds(text: str) -> int:

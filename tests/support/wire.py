@@ -18,16 +18,26 @@ from spark_jetstream.protocol.wire import Event, Frames, Scanner
 Answer = tuple[bytes, bytes, bytes, bool]
 
 
-def frame(subject: str | bytes, sid: object, payload: bytes, head: bytes = b"", reply: bytes = b"") -> bytes:
+def frame(
+    subject: str | bytes, sid: object, payload: bytes, head: bytes = b"", reply: bytes = b""
+) -> bytes:
     """An HMSG frame, or a MSG frame where there is no header block."""
     name = subject.encode() if isinstance(subject, str) else subject
     line = b" ".join(filter(None, (name, str(sid).encode(), reply)))
     if head:
-        return b"HMSG %s %d %d\r\n%s%s\r\n" % (line, len(head), len(head) + len(payload), head, payload)
+        return b"HMSG %s %d %d\r\n%s%s\r\n" % (
+            line,
+            len(head),
+            len(head) + len(payload),
+            head,
+            payload,
+        )
     return b"MSG %s %d\r\n%s\r\n" % (line, len(payload), payload)
 
 
-def scanned(chunks: Iterable[bytes], collect: Collection[int], whole: Collection[int] = ()) -> Iterator[Event]:
+def scanned(
+    chunks: Iterable[bytes], collect: Collection[int], whole: Collection[int] = ()
+) -> Iterator[Event]:
     """What a new scanner finds in these bytes, which come into small pieces of memory."""
     scanner, incoming = Scanner(), Incoming(100)
     scanner.collect, scanner.whole = set(collect), set(whole)
@@ -36,7 +46,9 @@ def scanned(chunks: Iterable[bytes], collect: Collection[int], whole: Collection
         yield from scanner.read(incoming)
 
 
-def frames_in(chunks: Iterable[bytes], collect: Collection[int], whole: Collection[int] = ()) -> list[Frames]:
+def frames_in(
+    chunks: Iterable[bytes], collect: Collection[int], whole: Collection[int] = ()
+) -> list[Frames]:
     """The messages among what a new scanner finds in these bytes."""
     return [event for event in scanned(chunks, collect, whole) if isinstance(event, Frames)]
 
@@ -49,7 +61,10 @@ def answers(frames: Frames) -> list[Answer]:
     """Each frame by itself."""
     subjects = gather(frames.lines, frames.subject_start, frames.subject_end).to_pylist()
     replied = (frames.reply_dots >= 0).tolist()
-    return [(name, *part, reply) for name, part, reply in zip(subjects, frames.parts(), replied, strict=True)]
+    return [
+        (name, *part, reply)
+        for name, part, reply in zip(subjects, frames.parts(), replied, strict=True)
+    ]
 
 
 def columns(run: MessageRun) -> list[list[object]]:
@@ -83,7 +98,10 @@ class Made:
         return self.subjects().cast(pa.binary())
 
     def headers(self) -> pa.MapArray:
-        return pa.array([given if given is None else list(given.items()) for _, _, given in self.rows], HEADERS_TYPE)
+        return pa.array(
+            [given if given is None else list(given.items()) for _, _, given in self.rows],
+            HEADERS_TYPE,
+        )
 
     def payloads(self) -> pa.BinaryArray:
         return pa.array([data for _, data, _ in self.rows], pa.binary())

@@ -43,7 +43,9 @@ def values(partition: int, count: int = COUNT) -> list[str]:
     return [f"{partition}.{index}" for index in range(count)]
 
 
-def batches(partition: int, delayed: str | None = None, groups: int = 0) -> Iterator[pa.RecordBatch]:
+def batches(
+    partition: int, delayed: str | None = None, groups: int = 0
+) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in two record batches. With `delayed` they are schedules for `<delayed>.row`, due now.
 
     With `groups` they are of so many groups, in turn.
@@ -57,7 +59,9 @@ def batches(partition: int, delayed: str | None = None, groups: int = 0) -> Iter
             columns["schedule"] = pa.array(["2020-01-01T00:00:00Z"] * len(some))
             columns["schedule_target"] = pa.array([f"{delayed}.row"] * len(some))
         if groups:
-            columns["atomic_group"] = pa.array([f"{partition}-{index % groups}" for index in range(len(some))])
+            columns["atomic_group"] = pa.array(
+                [f"{partition}-{index % groups}" for index in range(len(some))]
+            )
         yield pa.record_batch(columns)
 
 
@@ -99,7 +103,9 @@ class Death:
             os.write(self._tell, moment.encode())
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def around(self, function: Callable[..., Any], name: Callable[..., str], received: bool) -> Callable[..., Any]:
+    def around(
+        self, function: Callable[..., Any], name: Callable[..., str], received: bool
+    ) -> Callable[..., Any]:
         """The function with a moment before it and one after it."""
 
         @functools.wraps(function)
@@ -121,7 +127,8 @@ def arm(death: Death, *, apart: bool = False) -> None:
     """Make every request and every publish of this process a moment; with `apart` also each message of a publish."""
     numbers = itertools.count(1)
     setattr(Connection, "inbox", inbox)  # noqa: B010
-    setattr(Connection, "request", death.around(Connection.request, lambda subject, *_: str(subject), False))  # noqa: B010
+    request = death.around(Connection.request, lambda subject, *_: str(subject), False)
+    setattr(Connection, "request", request)  # noqa: B010
     send = death.around(Inbox.send, lambda *_: f"publish {next(numbers)}", True)
 
     def send_apart(inbox: Inbox, frames: memoryview) -> None:
@@ -161,7 +168,9 @@ def run_apart(**work: Any) -> str:
     return run_python("-m", "tests.support.write_job", json.dumps(work))
 
 
-def run(options: dict[str, str], write_name: str = "", names: str = "", size: int = 0, groups: int = 0) -> None:
+def run(
+    options: dict[str, str], write_name: str = "", names: str = "", size: int = 0, groups: int = 0
+) -> None:
     """Print the moments at which tasks were killed; with `names` they write objects of this size.
 
     With `groups` the rows of a task have so many groups, and each message is a moment.

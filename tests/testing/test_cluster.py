@@ -38,7 +38,9 @@ class TestCluster:
     def test_a_minority_is_not_ready(self, cluster: NatsCluster) -> None:
         for server in cluster.servers[:2]:
             server.pause()
-        with pytest.raises(ServerStartError, match=r"not ready after 0\.05 s: 1 of 3 servers are up"):
+        with pytest.raises(
+            ServerStartError, match=r"not ready after 0\.05 s: 1 of 3 servers are up"
+        ):
             cluster.wait_ready(0.05)
         for server in cluster.servers[:2]:
             server.resume()
@@ -65,7 +67,9 @@ class TestCluster:
         with pytest.raises(ValueError, match="use NatsServer"):
             NatsCluster(1)
 
-    def test_a_configuration_error_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_configuration_error_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         with pytest.raises(ServerStartError, match="unknown field"):
             NatsCluster(config="foo: 1").start()

@@ -31,7 +31,9 @@ class Early(Publisher):
 
 def test_messages_keep_their_order_if_nobody_listens_at_first() -> None:
     with NatsServer() as server, closing(Early(server.url, "a.*")) as publisher:
-        assert publisher.publish(Message(f"a.{number}", b"x") for number in range(1200)) == list(range(1, 1201))
+        assert publisher.publish(Message(f"a.{number}", b"x") for number in range(1200)) == list(
+            range(1, 1201)
+        )
         assert publisher.unheard == 1
         assert stored(server.url) == 1200
 

@@ -51,7 +51,9 @@ class TestLife:
         assert server.running
         pid = server.pid
         assert not ended(pid)
-        assert os.getsid(pid) != os.getsid(0)  # so that Ctrl-C in the terminal does not reach the server
+        assert os.getsid(pid) != os.getsid(
+            0
+        )  # so that Ctrl-C in the terminal does not reach the server
         assert "Server is ready" in server.log
         info = server_info(server.url)
         assert (info["jetstream"], info["host"]) == (True, "127.0.0.1")
@@ -65,7 +67,9 @@ class TestLife:
         with NatsServer() as plain, pytest.raises(RuntimeError, match="without its monitor port"):
             plain.monitor("/varz")
 
-    def test_restarts_keep_port_and_messages_and_take_a_new_configuration(self, server: NatsServer) -> None:
+    def test_restarts_keep_port_and_messages_and_take_a_new_configuration(
+        self, server: NatsServer
+    ) -> None:
         publish(server.url, 5)
         url, pid = server.url, server.pid
         server.kill()
@@ -101,7 +105,9 @@ class TestLife:
         server.resume()
         publish(server.url, 1)
 
-    def test_stop_ends_by_force_what_ignores_the_signal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_stop_ends_by_force_what_ignores_the_signal(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         stubborn = write_program(
             tmp_path / "fake-server",
             "trap '' TERM",
@@ -186,7 +192,9 @@ class TestOptions:
             assert "s3cret" not in repr(server) + server.url + server.log
 
     def test_options_win_over_config_and_the_rest_of_a_block_stays(self) -> None:
-        config = "port: 1, max_payload: 10, server_name: other, jetstream { domain: hub, max_mem: 1m }"
+        config = (
+            "port: 1, max_payload: 10, server_name: other, jetstream { domain: hub, max_mem: 1m }"
+        )
         with NatsServer(config=config, max_payload=65536, name="mine") as server:
             info = server_info(server.url)
             assert info["max_payload"] == 65536
@@ -273,7 +281,9 @@ class TestFailedStart:
         with socket.create_server((LOOPBACK, 0)) as other:
             port = other.getsockname()[1]
             monkeypatch.setattr(process, "_PORTS", range(port, port + 1))
-            with pytest.raises(ServerStartError, match=f"no port from {port} to {port} is free on 127.0.0.1"):
+            with pytest.raises(
+                ServerStartError, match=f"no port from {port} to {port} is free on 127.0.0.1"
+            ):
                 PortLease()
 
     def test_another_port_is_chosen_when_the_first_is_taken_in_the_last_moment(
@@ -305,7 +315,10 @@ class TestFailedStart:
     @pytest.mark.parametrize(
         ("program", "text"),
         [
-            ("echo still thinking; exec tail -f /dev/null", r"not ready after 0\.2 s\n  still thinking"),
+            (
+                "echo still thinking; exec tail -f /dev/null",
+                r"not ready after 0\.2 s\n  still thinking",
+            ),
             ("exit 3", r"exit code 3$"),
             (None, "No such file"),
         ],
@@ -319,7 +332,10 @@ class TestFailedStart:
         server = NatsServer(binary=binary, start_timeout=30 if program == "exit 3" else 0.2)
 
         def poll_later(*args: Any) -> Any:
-            wait_until(lambda: "still thinking" in server.log or not server.running, "the program's first word")
+            wait_until(
+                lambda: "still thinking" in server.log or not server.running,
+                "the program's first word",
+            )
             return process.poll(*args)
 
         monkeypatch.setattr(server_module, "poll", poll_later)
@@ -386,13 +402,22 @@ class TestForgotten:
             ("os.fork() or os.write(1, b'forked\\n'); sys.stdin.read()", kill_after_a_line, None),
             (FORK, subprocess.Popen.wait, 0),
         ],
-        ids=["ends", "fails", "killed", "killed while paused", "killed while a child lives", "child exits"],
+        ids=[
+            "ends",
+            "fails",
+            "killed",
+            "killed while paused",
+            "killed while a child lives",
+            "child exits",
+        ],
     )
     def test_a_server_ends_with_its_parent(
         self, more: str, act: Callable[[subprocess.Popen[str]], object], code: int | None
     ) -> None:
         line = [sys.executable, "-W", "error", "-c", START + more]
-        with subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen(
+            line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child:
             assert child.stdout is not None
             assert child.stdin is not None
             words = child.stdout.readline().split()
@@ -454,7 +479,9 @@ def test_the_fixtures_share_and_close_their_servers(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
     pytest_here = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", tmp_path)
-    assert "5 passed" in run_python(*pytest_here, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert "5 passed" in run_python(
+        *pytest_here, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 6
     assert all(ended(pid) for pid in pids)

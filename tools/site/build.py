@@ -27,7 +27,11 @@ class Cell(NamedTuple):
 
 def sources() -> list[Path]:
     """The notebooks in Databricks' source format."""
-    return [path for path in sorted(FOLDER.glob("*.py")) if path.read_text(encoding="utf-8").startswith(FIRST_LINE)]
+    return [
+        path
+        for path in sorted(FOLDER.glob("*.py"))
+        if path.read_text(encoding="utf-8").startswith(FIRST_LINE)
+    ]
 
 
 def cells(source: str) -> Iterator[Cell]:
@@ -51,13 +55,18 @@ def cells(source: str) -> Iterator[Cell]:
         elif lines[0] != f"{MAGIC} %md":
             raise ValueError(f"cell {number} does not begin with '{MAGIC} %md'")
         else:
-            yield Cell("markdown", "\n".join(line.removeprefix(MAGIC).removeprefix(" ") for line in lines[1:]))
+            yield Cell(
+                "markdown",
+                "\n".join(line.removeprefix(MAGIC).removeprefix(" ") for line in lines[1:]),
+            )
 
 
 def notebook(source: str) -> dict[str, Any]:
     """The notebook in Jupyter's format (nbformat 4.5), never executed. Raises `ValueError` as `cells` does."""
     return {
-        "cells": [_jupyter_cell(number, cell) for number, cell in enumerate(cells(source), start=1)],
+        "cells": [
+            _jupyter_cell(number, cell) for number, cell in enumerate(cells(source), start=1)
+        ],
         "metadata": {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
@@ -82,7 +91,9 @@ def text_of(source: str) -> str:
 def main() -> None:
     """Write an ``.ipynb`` beside every source."""
     for path in sources():
-        path.with_suffix(".ipynb").write_text(text_of(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.with_suffix(".ipynb").write_text(
+            text_of(path.read_text(encoding="utf-8")), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -78,18 +78,31 @@ def executed(path: Path) -> nbformat.NotebookNode:
             ).execute()
             break
         except CellExecutionError as error:
-            outputs = [(cell.source, output) for cell in notebook.cells for output in cell.get("outputs", ())]
+            outputs = [
+                (cell.source, output)
+                for cell in notebook.cells
+                for output in cell.get("outputs", ())
+            ]
             failed = [source for source, output in outputs if output.output_type == "error"]
             if last or not any("getOrCreate()" in source for source in failed):
                 raise PluginError(f"{path.name}: {error}") from None
-            _log.info("Running %s again: Spark did not start: %s: %s", path.name, error.ename, error.evalue)
+            _log.info(
+                "Running %s again: Spark did not start: %s: %s",
+                path.name,
+                error.ename,
+                error.evalue,
+            )
     return notebook
 
 
 def first_steps(readme: str) -> str:
     """Return the page `FIRST_STEPS`: the README's sections `SECTIONS`, in its order and with its text."""
     sections = re.split(r"^(?=## )", readme, flags=re.MULTILINE)
-    chosen = [section for section in sections if section.partition("\n")[0].removeprefix("## ") in SECTIONS]
+    chosen = [
+        section
+        for section in sections
+        if section.partition("\n")[0].removeprefix("## ") in SECTIONS
+    ]
     return "".join(["# Install and first steps\n\n", *chosen])
 
 
@@ -115,7 +128,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0]
         return f"]({posixpath.relpath(uri, posixpath.dirname(page.file.src_uri))}"
 
-    return re.sub(rf"\]\({re.escape(config.repo_url.rstrip('/'))}/blob/main/([^)#\s]+)", on_site, markdown)
+    return re.sub(
+        rf"\]\({re.escape(config.repo_url.rstrip('/'))}/blob/main/([^)#\s]+)", on_site, markdown
+    )
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -139,7 +154,9 @@ def _labelled(table: str) -> str:
         return table
     title = itertools.cycle(titles)
     cells = re.sub(
-        "(?s)<td(.*?)>(.*?)</td>", lambda td: f'<td{td[1]} data-title="{next(title)}"><div>{td[2]}</div></td>', table
+        "(?s)<td(.*?)>(.*?)</td>",
+        lambda td: f'<td{td[1]} data-title="{next(title)}"><div>{td[2]}</div></td>',
+        table,
     )
     return cells.replace("<table>", "<table data-list>", 1)
 
@@ -172,7 +189,8 @@ def dead_links(site: Path) -> Iterator[tuple[str, str]]:
     links: list[tuple[Path, str]] = []
     for path in sorted(site.resolve().rglob("*.html")):
         attributes = [
-            (match[1], unescape(match[2] or match[3] or "")) for match in _ATTRIBUTE.finditer(path.read_text("utf-8"))
+            (match[1], unescape(match[2] or match[3] or ""))
+            for match in _ATTRIBUTE.finditer(path.read_text("utf-8"))
         ]
         ids[path] = {value for name, value in attributes if name == "id"}
         links += ((path, value) for name, value in attributes if name == "href")
@@ -183,5 +201,7 @@ def dead_links(site: Path) -> Iterator[tuple[str, str]]:
         target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
         target = target / "index.html" if target.is_dir() else target
         anchors = {"", "__skip", *ids.get(target, ())}
-        if not target.exists() or (target.suffix == ".html" and unquote(parts.fragment) not in anchors):
+        if not target.exists() or (
+            target.suffix == ".html" and unquote(parts.fragment) not in anchors
+        ):
             yield path.relative_to(site.resolve()).as_posix(), link

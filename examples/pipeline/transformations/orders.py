@@ -14,9 +14,16 @@ dp.create_sink("large_orders", "jetstream", {"servers": servers, "stream": "LARG
 def orders() -> DataFrame:
     """Every message of stream ORDERS, once, decoded."""
     order = F.from_json(F.col("data").cast("string"), "id bigint, amount double")
-    messages = spark.readStream.format("jetstream").option("servers", servers).option("stream", "ORDERS").load()
+    messages = (
+        spark.readStream.format("jetstream")
+        .option("servers", servers)
+        .option("stream", "ORDERS")
+        .load()
+    )
     return (
-        messages.select("subject", "sequence", "timestamp", order.alias("order")).select("*", "order.*").drop("order")
+        messages.select("subject", "sequence", "timestamp", order.alias("order"))
+        .select("*", "order.*")
+        .drop("order")
     )
 
 
@@ -31,5 +38,6 @@ def large_orders() -> DataFrame:
     """Orders of 100 and more, as messages of stream LARGE."""
     large = spark.readStream.table("orders").where("amount >= 100")
     return large.select(
-        F.concat(F.lit("large."), "subject").alias("subject"), F.to_json(F.struct("id", "amount")).alias("data")
+        F.concat(F.lit("large."), "subject").alias("subject"),
+        F.to_json(F.struct("id", "amount")).alias("data"),
     )
