@@ -1,14 +1,15 @@
 """Meta messages and content of the objects of a bucket (ADR-20 "JetStream based Object Stores").
 
-Content is right when the number of its chunks, its size and its SHA-256 are those of the meta
-message. If they are not, the reader reads the meta message again: when the object was replaced
-meanwhile, it reads the new version, otherwise the object is damaged. No content mixes two versions.
+`buckets.content_reader` checks the content, and reads the new version of an object that was replaced
+meanwhile. The stream's leader says which version an object has, so no second look is needed at one
+whose content is wrong: it is damaged.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
+from typing import NoReturn
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.messages import Messages
@@ -17,19 +18,13 @@ from spark_jetstream.admin.models.objects import OBJECT_STORE, object_name
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import LABEL, settings
-from spark_jetstream.buckets.object_content import ContentCheck, chunk_views
-from spark_jetstream.buckets.objects import (
-    StoredObject,
-    chunk_subject,
-    meta_filter,
-    meta_subject,
-    stream_name,
-)
+from spark_jetstream.buckets.content_reader import BucketStream, ContentReader, ObjectVersion
+from spark_jetstream.buckets.objects import StoredObject, meta_filter, meta_subject, stream_name
 from spark_jetstream.errors import DataLossError, JetStreamError, MessageNotFound
+from spark_jetstream.protocol.columns import Delivered
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.pull import read_range
 
-_ATTEMPTS = 10  # at an object that is replaced each time it is read
 _BATCH = 32  # chunks of one request; two are under way
 
 
@@ -97,30 +92,23 @@ class ObjectReader:
             )
         return newest
 
-    def chunks(self, name: str, begin: Callable[[StoredObject], None]) -> Iterator[memoryview]:
-        """Return the chunks of the content.
+    def versions(self, name: str) -> Iterator[tuple[StoredObject, Iterator[memoryview]]]:
+        """Yield the object that has the content of a name, and the chunks of its content.
 
-        They are the object once the iterator has ended without an error.
-
-        ``begin`` gets the object that has the content before its first chunk; and another when it
-        was replaced.
+        Another one follows when it was replaced meanwhile. The caller takes all chunks of each; those
+        of the last one are the object once this iterator has ended without an error.
         """
-        version = self._version(name)
-        for _ in range(_ATTEMPTS):
-            holder, part = version
-            begin(holder)
-            problem = yield from self._content(holder, part)
-            if problem is None:
-                return
-            newer = self._version(name)
-            if newer == version:
-                raise DataLossError(f"{self._what(name)} is damaged: {problem}")
-            version = newer
-        problem = f"was replaced again each time it was read, {_ATTEMPTS} times"
-        raise JetStreamError(f"{self._what(name)} {problem}")
+        contents = ContentReader(
+            self._read,
+            lambda _: self._version(name),
+            named=lambda _: self._what(name),
+            lost=_damaged,
+        )
+        for reading in contents.readings([self._version(name)]):
+            yield reading.versions[0].holder, (chunk for _, chunk in reading.chunks())
 
-    def _version(self, name: str) -> tuple[StoredObject, SequenceRange]:
-        """Resolve a link, and return the object that has the content of a name now, and the range of its chunks.
+    def _version(self, name: str) -> ObjectVersion:
+        """Return the object of a name, and the one that has its content now: another one for a link.
 
         Raises `JetStreamError` for a link that leads to no content.
         """
@@ -133,42 +121,19 @@ class ObjectReader:
                 link = f"{self._what(name)} is a link to the whole bucket {bucket}"
                 raise JetStreamError(f"{link}, and has no content")
             link = f"{self._what(name)} is a link to object {target!r} of bucket {bucket}"
-            # A mirror holds the content of its origin, so links to the origin lead to the mirror.
-            if bucket not in (self.bucket, listed.origin):
+            if listed.leads_out_of(self.bucket):
                 reader = ObjectReader(self._api, bucket)
             holder = reader.existing(target, link)
             if holder.meta.link is not None:
                 raise JetStreamError(f"{link}, which is a link itself, and only one is followed")
-        chunks = chunk_subject(holder.origin, holder.meta.nuid)
-        part = SequenceRange(
-            reader.stream,
-            1,
-            holder.sequence,  # the meta message of a version is stored after its last chunk
-            holder.meta.chunks,
-            reader.info().created,
-            (chunks,),
-        )
-        return holder, part
+        return ObjectVersion(listed, holder, BucketStream(reader.stream, reader.info().created))
 
-    def _content(
-        self,
-        holder: StoredObject,
-        part: SequenceRange,
-    ) -> Generator[memoryview, None, str | None]:
-        """Yield the chunks of an object, and return what is wrong with them; None if they are right."""
-        meta = holder.meta
-        check = ContentCheck(meta)
-        if not meta.nuid or not (meta.size or meta.chunks):
-            return check.fault()
-        how = settings(self._api, _BATCH)
-        try:
-            for messages in read_range(self._api.connect, part, how, LABEL):
-                for chunk in chunk_views(messages):
-                    check.add(chunk)
-                    yield chunk
-        except DataLossError as error:
-            return check.fault() or str(error)
-        return check.fault()
+    def _read(self, part: SequenceRange) -> Iterator[Delivered]:
+        return read_range(self._api.connect, part, settings(self._api, _BATCH), LABEL)
 
     def _what(self, name: str) -> str:
         return f"object {name!r} of bucket {self.bucket}"
+
+
+def _damaged(text: str) -> NoReturn:
+    raise DataLossError(text)

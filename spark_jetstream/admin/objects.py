@@ -160,8 +160,9 @@ class ObjectBucket:
         message.
         """
         content: list[memoryview] = []
-        for chunk in self._reader.chunks(name, lambda _: content.clear()):
-            content.append(chunk)
+        for _, chunks in self._reader.versions(name):
+            content.clear()
+            content.extend(chunks)
         return b"".join(content)
 
     def read(self, name: str) -> Iterator[bytes]:
@@ -174,17 +175,15 @@ class ObjectBucket:
             JetStreamError: Another writer replaced the object meanwhile: read it again.
         """
         begun = False
-
-        def begin(_: StoredObject) -> None:
+        for _, chunks in self._reader.versions(name):
             if begun:
                 raise JetStreamError(
                     f"object {name!r} of bucket {self.name} was replaced while it was read: "
                     "what came is not all of it, read it again"
                 )
-
-        for chunk in self._reader.chunks(name, begin):
-            begun = True
-            yield bytes(chunk)
+            for chunk in chunks:
+                begun = True
+                yield bytes(chunk)
 
     def get_file(
         self,
@@ -209,22 +208,19 @@ class ObjectBucket:
         refuse_existing(target, overwrite)
         temporary = target.with_name(f".{secrets.token_hex(8)}.part")
         mode = permissions(target)
-        versions: list[StoredObject] = []
-
-        def begin(version: StoredObject) -> None:
-            versions.append(version)
-            file.seek(0)
-            file.truncate()
-
         try:
             with using(target, "write"), temporary.open("wb") as file:
                 if mode is not None:
                     # Before the file has content that others could read.
                     temporary.chmod(mode)
-                for chunk in self._reader.chunks(name, begin):
-                    file.write(chunk)
-                    if progress is not None:
-                        progress(file.tell(), versions[-1].meta.size)
+                for version, chunks in self._reader.versions(name):
+                    # Of a version that was replaced nothing stays.
+                    file.seek(0)
+                    file.truncate()
+                    for chunk in chunks:
+                        file.write(chunk)
+                        if progress is not None:
+                            progress(file.tell(), version.meta.size)
                 file.flush()
                 os.fsync(file.fileno())
             refuse_existing(target, overwrite)
@@ -234,7 +230,7 @@ class ObjectBucket:
             # Where the path cannot exist, `unlink` raises.
             if os.path.lexists(temporary):
                 temporary.unlink(missing_ok=True)
-        return ObjectInfo.of(versions[-1])
+        return ObjectInfo.of(version)
 
     # Writing
 

@@ -9,18 +9,18 @@ from itertools import accumulate
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.buckets.objects import ObjectMeta, chunk_subject, digest_bytes
+from spark_jetstream.buckets.objects import ObjectMeta, digest_bytes
 from spark_jetstream.protocol.columns import Delivered, MessageRun
 
 
 def chunks(content: memoryview, size: int) -> Iterator[memoryview]:
-    """The content in pieces of ``size`` bytes, the last one with what is left; none at all of an empty one."""
+    """Yield the content in pieces of ``size`` bytes, the last one with the rest; none if it is empty."""
     for at in range(0, len(content), size):
         yield content[at : at + size]
 
 
 def chunk_views(messages: MessageRun) -> Iterator[memoryview]:
-    """The payloads, not copied where that can be."""
+    """Yield the payload of each message: a view of the received bytes where they are in one piece."""
     if isinstance(messages, Delivered):
         frames = messages.frames
         data = memoryview(frames.data)
@@ -36,29 +36,27 @@ def chunk_views(messages: MessageRun) -> Iterator[memoryview]:
 
 
 class ContentCheck:
-    """What has come of the content of one object. ``size`` counts its bytes, ``chunks`` its messages.
+    """Compares the chunks of one object with its meta message.
 
-    With ``place`` the content is copied there; chunks that have no room are only counted.
+    ``size`` counts their bytes, ``chunks`` their number.
     """
 
-    def __init__(self, meta: ObjectMeta, place: memoryview | None = None) -> None:
+    def __init__(self, meta: ObjectMeta) -> None:
         self.meta = meta
         self.size = 0
         self.chunks = 0
-        self._place = place
         self._hash = hashlib.sha256()
 
     def add(self, chunk: bytes | memoryview) -> None:
-        """The next chunk."""
-        begin, self.size = self.size, self.size + len(chunk)
+        """Count the next chunk."""
+        self.size += len(chunk)
         self.chunks += 1
+        # A content that is too large is wrong whatever its digest is.
         if self.size <= self.meta.size:
             self._hash.update(chunk)
-            if self._place is not None:
-                self._place[begin : self.size] = chunk
 
     def fault(self) -> str | None:
-        """What is wrong with the content, None where chunks, bytes and digest are what the meta message says."""
+        """Return what is wrong; None if chunks, bytes and digest are as the meta message says."""
         meta = self.meta
         if meta.size and not meta.nuid:
             return "its meta message does not say where its chunks are"
@@ -66,64 +64,42 @@ class ContentCheck:
             return f"its meta message says {meta.chunks} chunks, and there are {self.chunks}"
         if self.size != meta.size:
             return f"its meta message says {meta.size} bytes, and its chunks hold {self.size}"
-        if not (meta.size or meta.digest):
+        if not meta.size and not meta.digest:
             return None  # there is nothing to check
         try:
             expected = digest_bytes(meta.digest)
         except ValueError as error:
             return str(error)
-        return (
-            None
-            if self._hash.digest() == expected
-            else "its content has another digest than its meta message says"
-        )
+        if self._hash.digest() != expected:
+            return "its content has another digest than its meta message says"
+        return None
 
 
 class Assembly:
     """Copies each chunk once, to its object's place in one buffer, which becomes the column as it is.
 
-    Objects are meta messages, each with the bucket that its chunks' subjects name. Their sizes must have room in one
-    Arrow column: 2**31 - 1 bytes together.
+    ``sizes`` are those of the objects, in bytes. They must have room in one Arrow column:
+    2**31 - 1 bytes together.
     """
 
-    def __init__(self, objects: Sequence[tuple[ObjectMeta, str]]) -> None:
-        bounds = [0, *accumulate(meta.size for meta, _ in objects)]
+    def __init__(self, sizes: Sequence[int]) -> None:
+        bounds = list(accumulate(sizes, initial=0))
         self._offsets = np.array(bounds, np.int32)
         self._buffer = np.empty(bounds[-1], np.uint8)
-        view = self._buffer.data
-        self._parts = [
-            ContentCheck(meta, view[bounds[at] : bounds[at + 1]])
-            for at, (meta, _) in enumerate(objects)
-        ]
-        # Two names may share their chunks, for a moment, while an object is given a new name.
-        self._by_subject: dict[str, list[ContentCheck]] = {}
-        for part, (meta, bucket) in zip(self._parts, objects, strict=True):
-            if meta.nuid and (meta.size or meta.chunks):
-                self._by_subject.setdefault(chunk_subject(bucket, meta.nuid), []).append(part)
+        self._view = self._buffer.data
+        #: Where the next chunk of each object begins, and where the object ends.
+        self._next = bounds[:-1]
+        self._ends = bounds[1:]
 
-    def wanted(self, together: int) -> Iterator[tuple[tuple[str, ...], int]]:
-        """The subjects of all chunks that are wanted, up to `together` at a time, and how many messages these are."""
-        counts = [
-            (subject, max(part.meta.chunks for part in parts))
-            for subject, parts in self._by_subject.items()
-        ]
-        for at in range(0, len(counts), together):
-            some = counts[at : at + together]
-            yield tuple(subject for subject, _ in some), sum(count for _, count in some)
-
-    def add(self, messages: MessageRun) -> None:
-        """Put chunks, each after those of its object that came before."""
-        for subject, chunk in zip(
-            messages.subjects().to_pylist(), chunk_views(messages), strict=True
-        ):
-            for part in self._by_subject.get(subject, ()):
-                part.add(chunk)
-
-    def faults(self) -> list[str | None]:
-        """For each object what is wrong with its content, None where chunks, bytes and digest are as they should be."""
-        return [part.fault() for part in self._parts]
+    def add(self, index: int, chunk: bytes | memoryview) -> None:
+        """Put the next chunk of an object; one that has no room is left out."""
+        begin = self._next[index]
+        end = begin + len(chunk)
+        if end <= self._ends[index]:
+            self._view[begin:end] = chunk
+            self._next[index] = end
 
     def column(self) -> pa.BinaryArray:
-        """The contents, in the order of the objects; without a fault they are what they should be."""
+        """Return the contents, in the order of the objects; bytes that never came are arbitrary."""
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._buffer)]
-        return pa.Array.from_buffers(pa.binary(), len(self._parts), buffers)
+        return pa.Array.from_buffers(pa.binary(), len(self._ends), buffers)

@@ -224,6 +224,12 @@ class StoredObject:
         """Whether there is a row for it: it is not deleted, and no link to a bucket, which is like a directory."""
         return not self.meta.deleted and (self.meta.link is None or bool(self.meta.link[1]))
 
+    def leads_out_of(self, bucket: str) -> bool:
+        """Whether this is a link to another stream than that of ``bucket``, which has the link."""
+        link = self.meta.link
+        # A mirror has the content of its origin, so links to the origin lead to the mirror.
+        return link is not None and link[0] not in (bucket, self.origin)
+
 
 def stored_objects(messages: MessageRun, bucket: str) -> Iterator[StoredObject]:
     """Yield the objects of meta messages, deleted objects and links to buckets included. Raises `ProtocolError`."""

@@ -3,9 +3,8 @@
 Content is copied once, from the wire to the column, and hashed at the same time. The rules:
 
 - One consumer with a filter for each object reads the objects of a record batch; subjects tell them apart.
-- If chunks, bytes or SHA-256 are not those of the meta message, that is read again: of an object that was replaced the
-  new version is read, and one that was deleted has no row. One that is unchanged is damaged, and one whose meta message
-  is gone was not deleted by a client (docs/objects.md, "What is checked").
+- `ContentReader` checks the content, and reads the new version of an object that was replaced. One that was deleted
+  has no row, and one whose meta message is gone was not deleted by a client (docs/objects.md, "What is checked").
 - Links and objects without content have no chunks that could show a change: their meta messages are read again first.
 """
 
@@ -14,17 +13,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import pyarrow as pa
 
+from spark_jetstream.buckets.content_reader import (
+    ATTEMPTS,
+    BucketStream,
+    ContentReader,
+    ObjectVersion,
+    Reading,
+)
 from spark_jetstream.buckets.object_content import Assembly
 from spark_jetstream.buckets.objects import StoredObject, meta_subject, stored_objects, stream_name
-from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests, info_of
-from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
+from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.arrow import repeated
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.advice import READERS, Read
@@ -41,21 +46,6 @@ BATCH_BYTES = 64 * 1024 * 1024
 TOGETHER = 500
 
 _ROWS = 10_000  # of one record batch
-_ATTEMPTS = 10  # to read an object that is replaced each time
-_DOUBTS = 3  # attempts when the stream has several replicas, of which some may lag
-
-
-class _Stream(NamedTuple):
-    name: str
-    created: str
-
-
-class _Row(NamedTuple):
-    """An object as the bucket lists it, and the one whose content it has, with its stream: another one for a link."""
-
-    listed: StoredObject
-    holder: StoredObject
-    stream: _Stream
 
 
 class ObjectRows:
@@ -73,29 +63,45 @@ class ObjectRows:
         label: str,
         options: SourceOptions,
         columns: Sequence[str],
+        *,
+        read: Read | None = None,
+        together: int | None = None,
+        attempts: int = ATTEMPTS,
     ) -> None:
+        """Read as the options say, or by ``read`` with up to ``together`` objects at once."""
         direct = options.read_with == "direct"
         self.connect = connect
         self.options = options
-        self.read: Read = READERS["direct" if direct else "consumer"]
+        self.read = read or READERS["direct" if direct else "consumer"]
         # What a loss of messages means is decided here, whatever the option says.
         self.settings = replace(settings, headers_only=False, fail_on_data_loss=True)
         self.fail_on_data_loss = settings.fail_on_data_loss
         self.label = label
         # Direct Gets have one filter each: several at once only have to be put together.
-        self.together = 1 if direct else TOGETHER
+        self.together = together or (1 if direct else TOGETHER)
         self.bucket = options.named(options.read_streams[0])
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = reads_content(options, columns)
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.replicas: dict[str, int] = {}
         #: What to say of streams that are gone: all objects, and many links, may be there, and a look takes `ELECTION`.
-        self.missing: dict[_Stream, str] = {}
+        self.missing: dict[BucketStream, str] = {}
         self.requests = Requests(connect, settings.retry_timeout)
+        self.contents = ContentReader(
+            self._read_part,
+            self._newer,
+            named=lambda row: self._name(row.listed),
+            lost=self._lost,
+            may_lag=self._may_lag,
+            together=self.together,
+            attempts=attempts,
+        )
 
     def of_group(self, group: ObjectGroup) -> Iterator[pa.RecordBatch]:
         """Read the objects of a group."""
-        return self._rows(_Stream(group.stream, group.created), group.objects, newer_later=False)
+        return self._rows(
+            BucketStream(group.stream, group.created), group.objects, newer_later=False
+        )
 
     def of_range(self, part: SequenceRange) -> Iterator[pa.RecordBatch]:
         """Read the objects with meta messages in `part`.
@@ -109,10 +115,10 @@ class ObjectRows:
         settings = replace(self.settings, fail_on_data_loss=self.fail_on_data_loss)
         metas = self.read(self.connect, uncounted, settings, self.label)
         objects = live_objects(metas, self.bucket, self.options.path_glob_filter)
-        yield from self._rows(_Stream(part.stream, part.created), objects, newer_later=True)
+        yield from self._rows(BucketStream(part.stream, part.created), objects, newer_later=True)
 
     def _rows(
-        self, stream: _Stream, objects: Sequence[StoredObject], *, newer_later: bool
+        self, stream: BucketStream, objects: Sequence[StoredObject], *, newer_later: bool
     ) -> Iterator[pa.RecordBatch]:
         """Read objects of `stream`. `newer_later`: a newer version of an object has a row of its own, later."""
         self.stream, self.newer_later = stream, newer_later
@@ -122,9 +128,9 @@ class ObjectRows:
             else:
                 yield self._batch(some, None)
 
-    def _portions(self, objects: Iterable[StoredObject]) -> Iterator[list[_Row]]:
+    def _portions(self, objects: Iterable[StoredObject]) -> Iterator[list[ObjectVersion]]:
         """Return the rows of each batch, which have one stream where content is read."""
-        rows: list[_Row] = []
+        rows: list[ObjectVersion] = []
         total = 0
         for stored in objects:
             row = self._row(stored)
@@ -142,57 +148,35 @@ class ObjectRows:
 
     # Content
 
-    def _with_content(self, rows: list[_Row]) -> Iterator[pa.RecordBatch]:
-        content, problems = self._assembled(rows)
-        if not any(problems):
-            yield self._batch(rows, content)
-            return
-        if not all(problems):
-            whole = pa.array([problem is None for problem in problems])
-            yield self._batch(rows, content).filter(whole)
-        del content
-        for row, problem in zip(rows, problems, strict=True):
-            if problem is not None:
-                yield from self._again(row, problem)
+    def _with_content(self, rows: list[ObjectVersion]) -> Iterator[pa.RecordBatch]:
+        for reading in self.contents.readings(rows):
+            yield from self._whole(reading)
 
-    def _assembled(self, rows: list[_Row]) -> tuple[pa.BinaryArray, list[str | None]]:
-        for row in rows:
-            refuse_large(row.holder.meta, self.bucket)
-        assembly = Assembly([(row.holder.meta, row.holder.origin) for row in rows])
-        stream = rows[0].stream
-        # The meta message of a version is stored after its last chunk.
-        end = max(row.holder.sequence for row in rows)
-        for subjects, count in assembly.wanted(self.together):
-            part = SequenceRange(stream.name, 1, end, count, stream.created, subjects)
-            try:
-                for messages in self.read(self.connect, part, self.settings, self.label):
-                    assembly.add(messages)
-            except DataLossError as error:
-                log.info("reading bucket %s: %s", self.bucket, error)
-        return assembly.column(), assembly.faults()
+    def _whole(self, reading: Reading) -> Iterator[pa.RecordBatch]:
+        """Read contents, and yield the rows of the objects whose content is right, if there are any."""
+        metas = [row.holder.meta for row in reading.versions]
+        for meta in metas:
+            refuse_large(meta, self.bucket)
+        assembly = Assembly([meta.size for meta in metas])
+        for index, chunk in reading.chunks():
+            assembly.add(index, chunk)
+        whole = [fault is None for fault in reading.faults()]
+        if all(whole):
+            yield self._batch(reading.versions, assembly.column())
+        elif any(whole):
+            yield self._batch(reading.versions, assembly.column()).filter(pa.array(whole))
 
-    def _again(self, row: _Row, problem: str) -> Iterator[pa.RecordBatch]:
-        """Read the row, if there is one, of an object whose content was not what its meta message says."""
-        name = self._name(row.listed)
-        doubts, backoff = _DOUBTS, Backoff(0.1)
-        for _ in range(_ATTEMPTS):
-            listed = self._current([row.listed])[row.listed.subject]
-            newer = None if listed is None else self._row(listed)
-            if newer is None:
-                return
-            if (newer.stream, newer.holder.sequence) == (row.stream, row.holder.sequence):
-                if not doubts or self.replicas[row.stream.name] == 1:
-                    self._lost(f"{name} is damaged: {problem}")
-                    return
-                doubts -= 1
-                backoff.pause()
-            row = newer
-            content, problems = self._assembled([row])
-            if problems[0] is None:
-                yield self._batch([row], content)
-                return
-            problem = problems[0]
-        raise JetStreamError(f"{name} was replaced again each time it was read, {_ATTEMPTS} times")
+    def _read_part(self, part: SequenceRange) -> Iterator[MessageRun]:
+        return self.read(self.connect, part, self.settings, self.label)
+
+    def _newer(self, row: ObjectVersion) -> ObjectVersion | None:
+        """Return the row that an object has now, None if it has none, or gets it later."""
+        listed = self._current([row.listed])[row.listed.subject]
+        return None if listed is None else self._row(listed)
+
+    def _may_lag(self, row: ObjectVersion) -> bool:
+        """Whether the server that returned the meta message of a row may lack a newer one."""
+        return self.replicas[row.stream.name] != 1
 
     def _name(self, stored: StoredObject) -> str:
         return f"bucket {self.bucket}, object {stored.meta.name[:200]!r}"
@@ -204,20 +188,23 @@ class ObjectRows:
 
     # Meta messages
 
-    def _row(self, stored: StoredObject) -> _Row | None:
+    def _row(self, stored: StoredObject) -> ObjectVersion | None:
         """Return the row of an object.
 
         None: it is a link that leads nowhere, when that is allowed, or that was deleted or replaced since it was read.
         """
         if stored.meta.link is None or not self.follows_links:
-            return _Row(stored, stored, self.stream)
+            return ObjectVersion(stored, stored, self.stream)
         bucket, name = stored.meta.link
         try:
             stream, origin = self.stream, stored.origin
-            if bucket not in (self.bucket, origin):
+            if stored.leads_out_of(self.bucket):
                 state = self._linked(stream_name(bucket))
                 # A mirror has the subjects of the bucket that it mirrors.
-                stream, origin = _Stream(state.name, state.created), "*" if state.mirror else bucket
+                stream, origin = (
+                    BucketStream(state.name, state.created),
+                    "*" if state.mirror else bucket,
+                )
             target = next(iter(self._newest(stream, [meta_subject(origin, name)]).values()), None)
         except DataLossError as error:
             problem = f"cannot be read: {error}"
@@ -227,7 +214,7 @@ class ObjectRows:
             elif target.meta.link is not None:
                 problem = "is a link itself, and only one is followed"
             else:
-                return _Row(stored, target, stream)
+                return ObjectVersion(stored, target, stream)
         # The link may have gone before its target.
         listed = self._current([stored])[stored.subject]
         if listed is not None and listed.sequence != stored.sequence:
@@ -241,7 +228,7 @@ class ObjectRows:
     def _linked(self, name: str) -> StreamSummary:
         """Return the state of the stream of another bucket. Raise `DataLossError` when there is none."""
         context = f"read stream {name} (option objectBucket)"
-        linked = _Stream(name, "")
+        linked = BucketStream(name, "")
         if linked not in self.missing:
             try:
                 return self.requests.call(lambda to: info_of(to, name, None, context))
@@ -290,7 +277,7 @@ class ObjectRows:
                 current[stored.subject] = listed
         return current
 
-    def _newest(self, stream: _Stream, subjects: Sequence[str]) -> dict[str, StoredObject]:
+    def _newest(self, stream: BucketStream, subjects: Sequence[str]) -> dict[str, StoredObject]:
         """Return the meta message on each of the subjects that has one. Raise what `_planned` raises."""
         self._planned(stream)
         newest = {}
@@ -304,7 +291,7 @@ class ObjectRows:
             self._planned(stream)
         return newest
 
-    def _planned(self, stream: _Stream) -> None:
+    def _planned(self, stream: BucketStream) -> None:
         """Note how many replicas a stream has. Raise `DataLossError` when it is gone, or was created again."""
         name, created, context = (
             stream.name,
@@ -326,7 +313,9 @@ class ObjectRows:
 
     # Columns
 
-    def _batch(self, rows: Sequence[_Row], content: pa.BinaryArray | None) -> pa.RecordBatch:
+    def _batch(
+        self, rows: Sequence[ObjectVersion], content: pa.BinaryArray | None
+    ) -> pa.RecordBatch:
         column: dict[str, Callable[[pa.DataType], pa.Array]] = {
             "bucket": lambda _: repeated(self.bucket, len(rows)),
             "name": lambda kind: pa.array([row.listed.meta.name for row in rows], kind),

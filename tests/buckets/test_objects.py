@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.js import api as nats_api
 
+from spark_jetstream.buckets.content_reader import (
+    BucketStream,
+    ContentReader,
+    ObjectVersion,
+    Read,
+    Reading,
+)
 from spark_jetstream.buckets.object_content import Assembly
 from spark_jetstream.buckets.object_store import Tries
 from spark_jetstream.buckets.objects import (
@@ -27,6 +34,8 @@ from spark_jetstream.buckets.objects import (
 from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.objects import LARGEST_CONTENT, live_objects, pack, refuse_large
 from tests.support.objects import link_to, meta_of
 from tests.support.wire import Made
@@ -253,14 +262,36 @@ def test_what_no_binary_column_can_hold() -> None:
 # Content
 
 
-def assembled(
-    metas: Sequence[ObjectMeta], rows: Sequence[tuple[str, bytes]], step: int = 3
-) -> Assembly:
-    assembly = Assembly([(meta, "B") for meta in metas])
-    for at in range(0, len(rows), step):
-        some = rows[at : at + step]
-        assembly.add(Made([(chunk_subject("B", nuid), data, None) for nuid, data in some]))
-    return assembly
+def reading_of(metas: Sequence[ObjectMeta], together: int = 1, read: Read | None = None) -> Reading:
+    stream = BucketStream("OBJ_B", "")
+    versions = [
+        ObjectVersion(holder, holder, stream)
+        for holder in (
+            StoredObject(meta, meta_subject("B", meta.name), 1000 + at, 0)
+            for at, meta in enumerate(metas)
+        )
+    ]
+    return Reading(versions, read or (lambda part: iter(())), together)
+
+
+def read_from(rows: Sequence[tuple[str, bytes]], step: int = 3) -> Read:
+    """Reads chunks, each with its id, as a consumer of their subjects would, in runs of ``step``."""
+
+    def read(part: SequenceRange) -> Iterator[Made]:
+        chunks = [(chunk_subject("B", nuid), data) for nuid, data in rows]
+        wanted = [(subject, data, None) for subject, data in chunks if subject in part.subjects]
+        for at in range(0, len(wanted), step):
+            yield Made(wanted[at : at + step])
+
+    return read
+
+
+def assembled(reading: Reading) -> list[bytes]:
+    assembly = Assembly([version.holder.meta.size for version in reading.versions])
+    for index, chunk in reading.chunks():
+        assembly.add(index, chunk)
+    contents: list[bytes] = assembly.column().to_pylist()
+    return contents
 
 
 @given(
@@ -270,28 +301,45 @@ def assembled(
 def test_chunks_of_several_objects_in_any_mixture(
     contents: list[list[bytes]], shuffle: random.Random
 ) -> None:
+    # A reader is made for at least one object.
+    contents = contents or [[b"one"]]
     metas = [meta_of("B", "x", f"n{at}", chunks) for at, chunks in enumerate(contents)]
     queues = [(meta.nuid, list(chunks)) for meta, chunks in zip(metas, contents, strict=True)]
     rows = []
     while left := [queue for queue in queues if queue[1]]:
         nuid, queue = shuffle.choice(left)
         rows.append((nuid, queue.pop(0)))
-    assembly = assembled(metas, rows)
-    assert assembly.faults() == [None] * len(metas)
-    assert assembly.column().to_pylist() == [b"".join(chunks) for chunks in contents]
-    wanted = list(assembly.wanted(2))
-    assert sum(count for _, count in wanted) == len(rows)
-    assert [subject for subjects, _ in wanted for subject in subjects] == [
+    parts: list[SequenceRange] = []
+    read = read_from(rows)
+
+    def noted(part: SequenceRange) -> Iterator[MessageRun]:
+        parts.append(part)
+        return read(part)
+
+    reading = reading_of(metas, 2, noted)
+    assert assembled(reading) == [b"".join(chunks) for chunks in contents]
+    assert reading.faults() == [None] * len(metas)
+    # Each range has the number of its messages, and ends before the last of the meta messages.
+    assert sum(part.count or 0 for part in parts) == len(rows)
+    assert {part.end for part in parts} <= {1000 + len(metas) - 1}
+    assert [subject for part in parts for subject in part.subjects] == [
         chunk_subject("B", meta.nuid) for meta in metas if meta.size
     ]
 
 
 def test_two_names_for_the_same_chunks() -> None:
     metas = [meta_of("B", name, "n", [b"ab", b"c"]) for name in ("old", "new")]
-    assembly = assembled(metas, [("n", b"ab"), ("n", b"c")])
-    assert list(assembly.wanted(10)) == [((chunk_subject("B", "n"),), 2)]
-    assert assembly.faults() == [None, None]
-    assert assembly.column().to_pylist() == [b"abc", b"abc"]
+    counts: list[int | None] = []
+    read = read_from([("n", b"ab"), ("n", b"c")])
+
+    def noted(part: SequenceRange) -> Iterator[MessageRun]:
+        counts.append(part.count)
+        return read(part)
+
+    reading = reading_of(metas, 10, noted)
+    assert assembled(reading) == [b"abc", b"abc"]
+    assert counts == [2]
+    assert reading.faults() == [None, None]
 
 
 CHUNKS = [b"abc", b"de"]
@@ -324,11 +372,71 @@ def test_content_that_is_not_what_its_meta_message_says(
         good.model_copy(update={"nuid": "also"}),
     ]
     rows = [("good", b"xyz"), *(("x", chunk) for chunk in chunks), ("also", b"xyz")]
-    assembly = assembled(metas, rows)
-    first, fault, last = assembly.faults()
+    reading = reading_of(metas, 3, read_from(rows))
+    contents = assembled(reading)
+    first, fault, last = reading.faults()
     assert (first, last) == (None, None)
-    assert assembly.column()[0].as_py() == assembly.column()[2].as_py() == b"xyz"
+    assert contents[0] == contents[2] == b"xyz"
     assert (fault is None) if said is None else (fault is not None and said in fault)
+
+
+# Versions
+
+
+def version_of(sequence: int, chunks: list[bytes]) -> ObjectVersion:
+    meta = meta_of("B", "x", f"n{sequence}", chunks)
+    holder = StoredObject(meta, meta_subject("B", "x"), sequence, 0)
+    return ObjectVersion(holder, holder, BucketStream("OBJ_B", ""))
+
+
+def read_versions(
+    stored: Sequence[tuple[str, bytes]],
+    newer: Sequence[ObjectVersion | None],
+    may_lag: bool = False,
+    attempts: int = 3,
+) -> tuple[list[bytes], list[str]]:
+    """Read version 1, with the chunk ``one``: its contents of each read, and what was lost.
+
+    ``newer`` are the versions that the object has when it is looked at again.
+    """
+    looks, lost = iter(newer), list[str]()
+    reader = ContentReader(
+        read_from(stored),
+        lambda _: next(looks),
+        named=lambda version: version.listed.meta.name,
+        lost=lost.append,
+        may_lag=lambda _: may_lag,
+        attempts=attempts,
+    )
+    contents = [
+        b"".join(chunk for _, chunk in reading.chunks())
+        for reading in reader.readings([version_of(1, [b"one"])])
+    ]
+    assert next(looks, "all were taken") == "all were taken"
+    return contents, lost
+
+
+def test_an_object_that_was_replaced_is_read_again() -> None:
+    second = version_of(2, [b"2"])
+    assert read_versions([("n1", b"one")], []) == ([b"one"], [])
+    assert read_versions([("n2", b"2")], [second]) == ([b"", b"2"], [])
+    third = version_of(3, [b"3"])
+    assert read_versions([("n3", b"3")], [second, third]) == ([b"", b"", b"3"], [])
+    assert read_versions([("n3", b"3")], [second, None]) == ([b"", b""], [])
+
+
+def test_an_object_that_is_the_same_is_damaged() -> None:
+    first = version_of(1, [b"one"])
+    said = "x is damaged: its meta message says 1 chunks, and there are 0"
+    assert read_versions([], [first]) == ([b""], [said])
+    # Replicas may lag: a meta message that is the same is believed the fourth time.
+    assert read_versions([], [first] * 4, may_lag=True, attempts=9) == ([b""] * 4, [said])
+
+
+def test_an_object_that_is_replaced_each_time_it_is_read() -> None:
+    newer = [version_of(at, [b"x"]) for at in (2, 3)]
+    with pytest.raises(JetStreamError, match="x was replaced again each time it was read, 2 times"):
+        read_versions([], newer, attempts=2)
 
 
 @pytest.mark.parametrize(("patience", "again"), [("1m", True), ("0s", False)])

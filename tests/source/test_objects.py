@@ -414,11 +414,7 @@ def test_replaced_again_while_the_new_version_is_read(
     }
 
 
-def test_replaced_each_time_it_is_read(
-    bucket: Bucket, planned: list[ObjectGroup], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(object_reader, "_ATTEMPTS", 3)
-
+def test_replaced_each_time_it_is_read(bucket: Bucket, planned: list[ObjectGroup]) -> None:
     def read(
         to: Connect, part: SequenceRange, settings: PullSettings, label: str
     ) -> Iterator[MessageRun]:
@@ -430,7 +426,7 @@ def test_replaced_each_time_it_is_read(
     with pytest.raises(
         JetStreamError, match="object 'a' was replaced again each time it was read, 3 times"
     ):
-        bucket.contents(*planned, read=read)
+        bucket.contents(*planned, read=read, attempts=3)
 
 
 @pytest.mark.parametrize("position", [1, 3_000, 150_000, 333_333])

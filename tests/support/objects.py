@@ -180,12 +180,12 @@ def object_rows(
     columns: tuple[str, ...],
     read: Read | None = None,
     together: int = 1,
+    **how: Any,
 ) -> ObjectRows:
     """The reader of a task; with `read`, which reads so many objects at once, in the place of its own."""
-    reader = ObjectRows(connect, settings, "test", options, columns)
     if read is not None:
-        reader.read, reader.together = read, together
-    return reader
+        how.update(read=read, together=together)
+    return ObjectRows(connect, settings, "test", options, columns, **how)
 
 
 def in_store(url: str, bucket: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
