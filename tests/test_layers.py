@@ -156,7 +156,7 @@ def reachable(name: str) -> set[str]:
 
 #: Layers that speak of streams, sequences and limits. What an error advises is added where the options are known, or
 #: taken from `options.advice`.
-WITHOUT_OPTIONS = {"client", "streams", "protocol"}
+WITHOUT_OPTIONS = {"client", "streams", "buckets", "protocol"}
 
 
 def within(name: str, places: set[str]) -> bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.errors import OptionError, ProtocolError
+from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.arrow import (
     as_arrow,
@@ -89,9 +90,9 @@ class Origin:
             stream = str(mirror.get("name", ""))
             if not stream.startswith(STREAM_PREFIX):
                 raise OptionError(
-                    f"option bucket: {name} is a mirror of stream {stream}, which is no Key-Value bucket, so nobody "
-                    "can write to it",
-                    option="bucket",
+                    f"{advice.NAMED_BY[STREAM_PREFIX]}: {name} is a mirror of stream {stream}, "
+                    "which is no Key-Value bucket, so nobody can write to it",
+                    option=advice.STREAM_OPTIONS[STREAM_PREFIX],
                 )
             bucket = stream.removeprefix(STREAM_PREFIX)
             external = mirror.get("external")

@@ -57,6 +57,7 @@ from spark_jetstream.errors import (
     ProtocolError,
     StreamNotFound,
 )
+from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE, upload_note
 from spark_jetstream.protocol.json_text import json_object
@@ -108,7 +109,7 @@ class Tries:
         self._deadline: Deadline | None = None
 
     def again_after(self, disposition: Disposition) -> bool:
-        """Count a failure and return whether to try again. An outage may also last for `retryTimeout`."""
+        """Count a failure and return whether to try again. An outage may last as long as `retry_timeout`."""
         self._deadline = self._deadline or Deadline(self._settings.connection.retry_timeout)
         self._count += 1
         few = self._count <= self._settings.max_retries
@@ -430,7 +431,10 @@ class ObjectUploads:
             return
         newest = self.stream.last(subject)
         if newest is None or newest.sequence != sequence:
-            why = f"what is published to {subject} is stored elsewhere than where option apiPrefix leads"
+            why = (
+                f"what is published to {subject} is stored elsewhere than where "
+                f"{advice.API_PREFIX} leads"
+            )
             raise NotStored(why, Disposition.NONE, settled=True)
 
     def _store_meta(
@@ -505,7 +509,7 @@ class ObjectUploads:
         how_long = {
             Disposition.NONE: "",
             Disposition.RETRY: f", also after {self._settings.max_retries} retries{self._settings.retries}",
-            Disposition.OUTAGE: f", for {self._settings.connection.retry_timeout:g} s (option retryTimeout)",
+            Disposition.OUTAGE: f", for {self._settings.connection.retry_timeout:g} s {advice.RETRY_TIMEOUT}",
         }
         why = f"{failure.why}{more or how_long[failure.disposition]}"
         if failure.silent:

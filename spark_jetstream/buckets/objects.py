@@ -23,16 +23,16 @@ from spark_jetstream.protocol.units import INT64_MAX
 #: What Go's client writes as `mtime`. It is never read: the time of an object is that of its meta message.
 _NO_TIME = "0001-01-01T00:00:00Z"
 
-_LONGEST_NAME = (
-    2048  # bytes; in base64 it has to leave room in the control line, which ends at 4 KiB
-)
+# Bytes; in base64 a name has to leave room in the control line, which ends at 4 KiB.
+_LONGEST_NAME = 2048
 _DIGEST = "SHA-256="
+STREAM_PREFIX = "OBJ_"
 _SHA256_BYTES = 32
 
 
 def stream_name(bucket: str) -> str:
     """Return the name of the stream of a bucket."""
-    return f"OBJ_{bucket}"
+    return f"{STREAM_PREFIX}{bucket}"
 
 
 def meta_filter(bucket: str) -> str:

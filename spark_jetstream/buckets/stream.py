@@ -6,45 +6,48 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from spark_jetstream.buckets.kv import STREAM_PREFIX
+from spark_jetstream.buckets.objects import STREAM_PREFIX as OBJECT_PREFIX
+from spark_jetstream.buckets.objects import meta_filter
 from spark_jetstream.client.requests import Requests, settled_info
 from spark_jetstream.errors import OptionError, StreamNotFound
-from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.streams.lookup import nearest_stream
 
 
 def find_bucket(
-    requests: Requests, options: SourceOptions
+    requests: Requests, name: str, keys: Sequence[str] | None
 ) -> tuple[StreamSummary, tuple[str, ...]]:
-    """Return the state of the stream of the options' bucket, and the subject filters of the read (empty: all).
+    """Return the state of the stream of a bucket, and the subject filters of a read (empty: all).
 
-    Sends one STREAM.INFO, and more if a server answers that no majority follows. Raises `OptionError` if there is no
-    such bucket, and what `settled_info` raises.
+    ``keys`` is as `bucket_filters` has it. Sends one STREAM.INFO, and more if a server answers that
+    no majority follows. Raises `OptionError` if there is no such bucket, and what `settled_info`
+    raises.
     """
-    key_value = options.bucket is not None
-    option, kind = (
-        ("bucket", "Key-Value bucket") if key_value else ("objectBucket", "Object Store bucket")
-    )
-    stream = options.read_streams[0]
-    name = options.named(stream)
-    context = f"read {kind} {name} (option {option})"
+    if keys is None:
+        prefix, kind = OBJECT_PREFIX, "Object Store bucket"
+    else:
+        prefix, kind = STREAM_PREFIX, "Key-Value bucket"
+    stream = f"{prefix}{name}"
+    named_by = f"({advice.NAMED_BY[prefix]})"
+    option = advice.STREAM_OPTIONS[prefix]
+    context = f"read {kind} {name} {named_by}"
     try:
         body = requests.ask(jsapi.STREAM_INFO, stream, context=context)
         state = stream_summary(body, context)
         if not state.followed:
             state = requests.call(partial(settled_info, name=stream, context=context))
     except StreamNotFound:
-        hint = nearest_stream(requests.connect, [stream], stream.removesuffix(name), options=True)
-        text = f"there is no {kind} {name} (option {option}): no stream {stream}{hint}"
+        hint = nearest_stream(requests.connect, [stream], prefix, options=True)
+        text = f"there is no {kind} {name} {named_by}: no stream {stream}{hint}"
         raise OptionError(text, option=option) from None
-    keys = options.keys if key_value else None
-    subjects = bucket_filters(
-        body.get("config", {}), state.subjects, state.max_msgs_per_subject, name, keys
-    )
+    config = body.get("config", {})
+    subjects = bucket_filters(config, state.subjects, state.max_msgs_per_subject, name, keys)
     if subjects is None:
         raise OptionError(
-            f"stream {stream} is no {kind} (option {option}): read it with option stream",
+            f"stream {stream} is no {kind} {named_by}: read it with {advice.NAMED_BY['']}",
             option=option,
         )
     return state, subjects
@@ -59,24 +62,33 @@ def bucket_filters(
 ) -> tuple[str, ...] | None:
     """Return the filters of a bucket, None if the stream is none.
 
-    ``config`` needs ``mirror`` and ``sources``; ``per_subject`` is ``max_msgs_per_subject``. ``keys``: of a Key-Value
-    bucket, empty for all, None for an Object Store bucket.
+    ``config`` needs ``mirror`` and ``sources``; ``per_subject`` is ``max_msgs_per_subject``.
+    ``keys`` are those of a Key-Value bucket, empty for all; None for an Object Store bucket.
     """
-    begin = "$O" if keys is None else "$KV"
     mirror = config.get("mirror") or {}
-    if mirror:
-        of_kind = "OBJ_" if keys is None else "KV_"
-        is_bucket = str(mirror.get("name", "")).startswith(of_kind)
-    else:
-        keeps_keys = keys is None or per_subject > 0
-        is_bucket = keeps_keys and _takes_only(subjects, f"{begin}.{name}.", config)
-    if not is_bucket:
-        return None
-    # Messages from another bucket keep the subjects they have there, and that bucket may have them from a third one.
+    # Messages of another bucket keep their subjects, and that bucket may have them from a third one.
     bucket = "*" if mirror or config.get("sources") else name
     if keys is None:
-        return (f"{begin}.{bucket}.M.>",)
-    return tuple([f"{begin}.{bucket}.{key}" for key in keys])
+        if not _is_filled_with(config, subjects, OBJECT_PREFIX, f"$O.{name}."):
+            return None
+        return (meta_filter(bucket),)
+    keeps_keys = bool(mirror) or per_subject > 0
+    if not keeps_keys or not _is_filled_with(config, subjects, STREAM_PREFIX, f"$KV.{name}."):
+        return None
+    return tuple([f"$KV.{bucket}.{key}" for key in keys])
+
+
+def _is_filled_with(
+    config: Mapping[str, Any], subjects: Sequence[str], prefix: str, begin: str
+) -> bool:
+    """Whether a stream has only messages of buckets of one kind.
+
+    The names of their streams begin with ``prefix``, and the subjects of this one with ``begin``.
+    """
+    mirror = config.get("mirror") or {}
+    if mirror:
+        return str(mirror.get("name", "")).startswith(prefix)
+    return _takes_only(subjects, begin, config)
 
 
 def _takes_only(subjects: Sequence[str], begin: str, config: Mapping[str, Any]) -> bool:

@@ -46,7 +46,7 @@ class Disposition(enum.Enum):
 class ObjectNotStored(Exception):
     """An object was not stored, and the writer does not try again. Callers turn it into an error of their own.
 
-    ``why`` ends a sentence. With the disposition `OUTAGE` an outage lasted longer than `retryTimeout`. ``denied`` is
+    ``why`` ends a sentence. With the disposition `OUTAGE` an outage lasted longer than `retry_timeout`. ``denied`` is
     the account's missing permission, and ``err_code`` the server's reason, 0 without one.
     """
 
@@ -131,7 +131,7 @@ class Uploads:
     ) -> list[int]:
         """Publish the payloads in order and return their sequences in the stream, ascending.
 
-        At most `maxInFlight` payloads and `MAX_BYTES_IN_FLIGHT` bytes are in flight. Raises `NotStored` for a payload,
+        At most `max_in_flight` payloads and `MAX_BYTES_IN_FLIGHT` bytes are in flight. Raises `NotStored` for a payload,
         and what `Inbox.get` raises for the whole connection.
         """
         head = self.head(lines)
@@ -180,7 +180,7 @@ class Uploads:
         return True
 
     def resume(self, failure: NotStored) -> None:
-        """Wait for a connection that works, after a failure. Raises `ConnectionFailed` after `retryTimeout`."""
+        """Wait for a connection that works, after a failure. Raises `ConnectionFailed` after `retry_timeout`."""
         cut = failure.cut
         if failure.silent:
             try:

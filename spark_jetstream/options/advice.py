@@ -1,6 +1,6 @@
 """Words about options, for errors of a connection. Pure.
 
-`client` and `streams` add these words to their errors, and name no option themselves.
+`client`, `streams` and `buckets` add these words to their errors, and name no option themselves.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from spark_jetstream.protocol.own_traffic import stores_any_inbox
 SERVERS = "(option servers)"
 STREAM = "; option stream would name it"
 #: The option that names a stream, by the beginning of the stream's name.
-NAMED_BY = {"": "option stream", "KV_": "option bucket", "OBJ_": "option objectBucket"}
+STREAM_OPTIONS = {"": "stream", "KV_": "bucket", "OBJ_": "objectBucket"}
+NAMED_BY = {beginning: f"option {name}" for beginning, name in STREAM_OPTIONS.items()}
 # A request to the API that nobody answers.
 API = "are the options domain and apiPrefix right?"
+API_PREFIX = "option apiPrefix"
 # The option in brackets, after the thing that it sets.
 INBOX_PREFIX = "(option inboxPrefix)"
 CONNECT_TIMEOUT = "(option connectTimeout)"

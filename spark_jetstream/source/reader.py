@@ -120,7 +120,7 @@ class _Source:
                 self._prepare(self.options, resumed)
             options = self.options
             if options.of_bucket:
-                _, subjects = find_bucket(self._requests(resumed=resumed), options)
+                _, subjects = find_bucket(self._requests(resumed=resumed), *_bucket_of(options))
                 options = options.model_copy(update={"subjects": subjects})
             self._planner = Planner(options, self._connect)
         return self._planner
@@ -227,6 +227,12 @@ def _given(field: StructField) -> GivenField:
     return GivenField(field.name, kind.simpleString(), field.nullable, kind.jsonValue())
 
 
+def _bucket_of(options: SourceOptions) -> tuple[str, Sequence[str] | None]:
+    """Return the bucket of the options and the keys to read, None for an Object Store bucket."""
+    keys = None if options.bucket is None else options.keys
+    return options.named(options.read_streams[0]), keys
+
+
 def task_label() -> str:
     """Return query, batch, partition and attempt of the running task: the beginning of its consumers' names."""
     context = TaskContext.get()
@@ -272,7 +278,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
                 lambda: [requests.stream(name, context) for name, context in contexts.items()]
             )
             return [self._table_of(state, options.subjects) for state in states]
-        state, subjects = find_bucket(requests, options)
+        state, subjects = find_bucket(requests, *_bucket_of(options))
         part = self._table_of(state, subjects)
         if options.as_of is not None:
             return [plan_past(part, requests, state, options)]

@@ -347,7 +347,7 @@ def test_a_bucket_has_the_revisions_that_its_leader_has(
     given = {**QUICK, "servers": fake.url, "bucket": "b", "asOfRevision": str(READ)}
     parsed = SourceOptions.from_spark(given, streaming=False)
     asked = Requests(connecting(fake.url), 10.0)
-    state, subjects = find_bucket(asked, parsed)
+    state, subjects = find_bucket(asked, str(parsed.bucket), parsed.keys)
     assert state.last_seq == 2 * READ
     assert plan_past(TablePart("KV_b", CREATED, subjects), asked, state, parsed).revision == READ
 

@@ -518,7 +518,9 @@ def test_a_leader_that_moves(nats_cluster: NatsCluster) -> None:
 
 def found_bucket(url: str, **given: str) -> tuple[StreamSummary, tuple[str, ...]]:
     parsed = SourceOptions.from_spark({**QUICK, "servers": url, **given}, streaming=False)
-    return find_bucket(Requests(connecting(parsed.connection), 1.0), parsed)
+    name = parsed.named(parsed.read_streams[0])
+    keys = None if parsed.bucket is None else parsed.keys
+    return find_bucket(Requests(connecting(parsed.connection), 1.0), name, keys)
 
 
 def test_a_bucket_filled_from_others_has_their_subjects(
