@@ -35,12 +35,8 @@ from spark_jetstream.admin.object_files import (
 )
 from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
-from spark_jetstream.buckets.object_store import (
-    ObjectStream,
-    ObjectUploads,
-    new_nuid,
-    writing_fault,
-)
+from spark_jetstream.buckets.object_store import ObjectUploads, new_nuid
+from spark_jetstream.buckets.object_stream import ObjectStream, writing_fault
 from spark_jetstream.buckets.objects import (
     ObjectLink,
     ObjectMeta,

@@ -11,12 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.buckets.object_content import chunks
-from spark_jetstream.buckets.object_store import (
-    NewObject,
-    ObjectStream,
-    ObjectUploads,
-    StoredUpload,
-)
+from spark_jetstream.buckets.object_store import NewObject, ObjectUploads, StoredUpload
+from spark_jetstream.buckets.object_stream import ObjectStream
 from spark_jetstream.buckets.objects import meta_subject, name_fault
 from spark_jetstream.buckets.uploads import Disposition, ObjectNotStored, UploadSettings
 from spark_jetstream.client.requests import Connect

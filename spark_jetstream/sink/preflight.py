@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spark_jetstream.buckets.kv import stream_name
-from spark_jetstream.buckets.object_store import ObjectStream, writing_fault
+from spark_jetstream.buckets.object_stream import ObjectStream, writing_fault
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import (

@@ -14,8 +14,9 @@ import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, ObjectBucket, object_reader
 from spark_jetstream.admin.watch import settings
-from spark_jetstream.buckets.object_store import ObjectUploads, note_body, note_subject
+from spark_jetstream.buckets.object_store import ObjectUploads
 from spark_jetstream.buckets.objects import chunk_subject
+from spark_jetstream.buckets.upload_notes import note_body, note_subject
 from spark_jetstream.errors import (
     ApiError,
     DataLossError,

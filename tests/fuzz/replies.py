@@ -15,8 +15,8 @@ from spark_jetstream.admin.models.base import Model, readable, rendered
 from spark_jetstream.admin.models.changes import differences
 from spark_jetstream.admin.models.kv import entry_of
 from spark_jetstream.buckets.kv import Origin, last_revision
-from spark_jetstream.buckets.object_store import read_note
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, digest_bytes, digest_text
+from spark_jetstream.buckets.upload_notes import read_note
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.json_text import MAX_DEPTH, json_object

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pytest
 from nats.js.errors import NotFoundError
 
-from spark_jetstream.buckets.object_store import note_body, note_subject
 from spark_jetstream.buckets.objects import meta_subject
+from spark_jetstream.buckets.upload_notes import note_body, note_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import (
