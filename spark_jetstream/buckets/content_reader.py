@@ -1,7 +1,7 @@
-"""Reads the content of objects chunk by chunk, and checks it (ADR-20 "JetStream based Object Stores").
+"""Reads the content of objects chunk by chunk, and checks it (ADR-20).
 
-Content is right when the number of its chunks, its size and its SHA-256 are those of the meta message.
-If they are not, `ContentReader` asks for the version that the object has now:
+Content is right when the number of its chunks, its size and its SHA-256 are those of the meta
+message. If they are not, `ContentReader` asks for the version that the object has now:
 
 | the object | the reader |
 |---|---|
@@ -85,7 +85,7 @@ class Reading:
                 log.info("reading objects of stream %s: %s", part.stream, error)
 
     def faults(self) -> list[str | None]:
-        """Return, after `chunks`, for each version what is wrong with its content; None: nothing."""
+        """Return, after `chunks`, what is wrong with the content of each version; None: nothing."""
         return [check.fault() for check in self._checks]
 
     def _indices(self) -> dict[str, list[int]]:
@@ -99,7 +99,7 @@ class Reading:
         return indices
 
     def _parts(self, indices: dict[str, list[int]]) -> Iterator[SequenceRange]:
-        """Yield the ranges that have the chunks, each with the filters of up to `together` versions."""
+        """Yield the ranges that have the chunks, each with up to `together` filters."""
         counts = {
             subject: max(self.versions[index].holder.meta.chunks for index in found)
             for subject, found in indices.items()
@@ -143,7 +143,7 @@ class ContentReader:
         self._attempts = attempts
 
     def readings(self, versions: Sequence[ObjectVersion]) -> Iterator[Reading]:
-        """Yield a read of these versions of one stream, then one for each version that is read again.
+        """Yield a read of these versions of one stream, then reads of those that were not right.
 
         The caller exhausts `Reading.chunks` of each. Raises `JetStreamError` for an object that is
         replaced each time it is read, and what ``read``, ``newest`` and ``lost`` raise.

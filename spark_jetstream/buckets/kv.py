@@ -1,16 +1,18 @@
-"""The layout of a Key-Value bucket: names, subjects, operations, revisions; its messages as rows. Pure.
+"""The layout of a Key-Value bucket: names, subjects, operations, revisions. Pure.
 
 See ADR-8 "JetStream based Key-Value Stores" and ADR-48 "TTL Support for Key-Value Buckets".
 
-A bucket ``B`` is the stream ``KV_B``, and a key ``K`` in it the subject ``$KV.B.K``. Each message is a revision of its
-key, and its sequence the number of that; headers say whether the key was put, deleted or purged.
+A bucket ``B`` is the stream ``KV_B``, and a key ``K`` in it the subject ``$KV.B.K``. Each message
+is a revision of its key, and its sequence the number of that; headers say whether the key was put,
+deleted or purged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,30 +51,34 @@ OPERATION_HEADERS: Mapping[str, Mapping[str, str]] = {
 
 PUT, _DELETE, _PURGE = range(3)
 
-#: Header -> its values that mean a purge. Any other value deletes, except those of `_PUTS`: an operation that is not
-#: known leaves no value.
-#: The first header is what clients write; the server marks with the second what it removed itself.
+#: Header -> its values that mean a purge. Any other value deletes, except those of `_PUTS`: an
+#: operation that is not known leaves no value. The first header is what clients write; the server
+#: marks with the second what it removed itself.
 _PURGES = {"KV-Operation": ("PURGE",), "Nats-Marker-Reason": ("MaxAge", "Purge")}
 #: Some clients name the operation of a put as well.
 _PUTS = ("", "PUT")
 
-# Some bucket: a mirror has the subjects of its origin, and of a stream with sources there may be several.
+# Some bucket: a mirror has the subjects of its origin, and of a stream with sources there may be
+# several.
 _SUBJECT = r"(?s)^\$KV\.[^.]+\.(?P<key>.+)$"
+#: For each message the index of its operation in `OPERATIONS`.
+Codes = npt.NDArray[np.int8]
+
 _LAST = re.compile(r": (\d+)$")
 
 
 def stream_name(bucket: str) -> str:
-    """The stream that a bucket is."""
+    """Return the name of the stream of a bucket."""
     return f"{STREAM_PREFIX}{bucket}"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where what is written to a bucket is stored: in the bucket of which it is a mirror, or in itself.
+    """The bucket that stores the writes to a bucket: the one that it is a mirror of, or itself.
 
-    ``api_prefix`` is where the API of that stream answers, None where the connection's does. ``write_prefix`` is what a
-    key's subject begins with when it is published; behind a JetStream domain, and with another account's JetStream,
-    that is not how it begins where it is stored.
+    ``api_prefix`` is where the API of that stream answers, None where the connection's does.
+    ``write_prefix`` is what a key's subject begins with when it is published; behind a JetStream
+    domain, and with another account's JetStream, that is not how it begins where it is stored.
     """
 
     bucket: str
@@ -81,11 +87,13 @@ class Origin:
 
     @classmethod
     def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> Origin:
-        """The origin of a bucket behind the API prefix of a connection.
+        """Return the origin of a bucket behind the API prefix of a connection.
 
-        ``mirror`` is that of its stream's configuration. `OptionError` for a mirror of something that is no bucket.
+        ``mirror`` is that of its stream's configuration. Raises `OptionError` for a mirror
+        of a stream that is no bucket.
         """
-        bucket, api = name, None
+        bucket = name
+        api = None
         if mirror:
             stream = str(mirror.get("name", ""))
             if not stream.startswith(STREAM_PREFIX):
@@ -112,13 +120,13 @@ class Origin:
 
 
 def last_revision(description: str) -> int | None:
-    """The revision that a key has, as the server says it when another one was expected; None when it does not."""
+    """Return the revision of a key in an error about another one; None if it has none."""
     match = _LAST.search(description)
     return int(match[1]) if match else None
 
 
 def operation(headers: Mapping[str, Sequence[str]]) -> str:
-    """What a message with these headers does: one of `OPERATIONS`."""
+    """Return what a message with these headers does: one of `OPERATIONS`."""
     for name, purges in _PURGES.items():
         # Of a header that is there several times the first value counts, as for the clients.
         value = next(iter(headers.get(name, ())), "")
@@ -127,8 +135,8 @@ def operation(headers: Mapping[str, Sequence[str]]) -> str:
     return OPERATIONS[PUT]
 
 
-def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
-    """The places in `OPERATIONS` of what each message does, by its headers; None when all are PUT."""
+def operations(headers: pa.MapArray) -> Codes | None:
+    """Return the index in `OPERATIONS` of each message's operation; None if all are PUT."""
     count = len(headers)
     if headers.null_count == count:
         return None
@@ -138,7 +146,8 @@ def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
     firsts = as_vector(values.offsets)
     # The header of a client is the last one here: it wins.
     for name, purges in reversed(_PURGES.items()):
-        # `keys` and `items` are those after the first offset as well as before it, if the array is a slice.
+        # `keys` and `items` are those after the first offset as well as before it, if the array is
+        # a slice.
         places = np.flatnonzero(as_vector(pc.equal(headers.keys, repeated(name, 1)[0])))
         places = places[(places >= bounds[0]) & (places < bounds[-1])]
         if not len(places):
@@ -153,7 +162,10 @@ def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
 
 
 def key_of(subject: str, revision: int) -> str:
-    """The key of a message: its subject after ``$KV.<some bucket>.``. `ProtocolError` for another subject."""
+    """Return the key of a message: its subject after ``$KV.<some bucket>.``.
+
+    Raises `ProtocolError` for another subject.
+    """
     match = re.match(_SUBJECT, subject)
     if match is None:
         raise _no_key(subject, revision)
@@ -161,7 +173,10 @@ def key_of(subject: str, revision: int) -> str:
 
 
 def keys(messages: MessageRun) -> pa.StringArray:
-    """The key of each message: its subject after `$KV.<some bucket>.`. `ProtocolError` for another subject."""
+    """Return the key of each message: its subject after `$KV.<some bucket>.`.
+
+    Raises `ProtocolError` for another subject.
+    """
     subjects = messages.subjects()
     first = str(subjects[0])
     prefix = ".".join(first.split(".", 2)[:2]) + "."
@@ -185,29 +200,43 @@ def _no_key(subject: str, revision: int) -> ProtocolError:
 def bucket_batch(
     messages: MessageRun, *, bucket: str, columns: Sequence[str], live_only: bool = False
 ) -> pa.RecordBatch:
-    """Return the rows of a bucket, one for each message, with the named columns of `schema.BUCKET_COLUMNS`.
+    """Return one row for each message, with the named columns of `schema.BUCKET_COLUMNS`.
 
-    `bucket` is the value of the column of that name. `value` is null unless the operation is PUT. With `live_only`
-    there are rows for PUT only, so perhaps none. Raises `ProtocolError` unless each subject is that of a key.
+    `bucket` is the value of the column of that name. `value` is null unless the operation is PUT.
+    With `live_only` there are rows for PUT only, so perhaps none. Raises `ProtocolError` unless
+    each subject is that of a key.
     """
     schema = arrow_schema(columns, BUCKET_COLUMNS)
     codes = None
+    # Headers are only read where something depends on the operation.
     if live_only or "operation" in columns or "value" in columns:
         codes = operations(messages.headers())
-    put = None if codes is None else as_arrow(codes == PUT)
-    column = {
-        "bucket": lambda: repeated(bucket, len(messages)),
-        "key": lambda: keys(messages),
-        "value": lambda: (
-            messages.payloads() if codes is None else without(messages.payloads(), codes != PUT)
-        ),
-        "revision": lambda: as_arrow(messages.sequences),
-        "operation": lambda: (
-            repeated(OPERATIONS[PUT], len(messages))
-            if codes is None
-            else texts(OPERATIONS).take(as_arrow(codes))
-        ),
-        "timestamp": lambda: microseconds(messages.timestamps()),
+    column: dict[str, Callable[[], pa.Array]] = {
+        "bucket": partial(repeated, bucket, len(messages)),
+        "key": partial(keys, messages),
+        "value": partial(_put_values, messages, codes),
+        "revision": partial(as_arrow, messages.sequences),
+        "operation": partial(_operation_names, len(messages), codes),
+        "timestamp": partial(_times, messages),
     }
     batch = pa.RecordBatch.from_arrays([column[name]() for name in columns], schema=schema)
-    return batch.filter(put) if live_only and put is not None else batch
+    if live_only and codes is not None:
+        return batch.filter(as_arrow(codes == PUT))
+    return batch
+
+
+def _put_values(messages: MessageRun, codes: Codes | None) -> pa.Array:
+    """Return the payload of each message, null unless it is a put."""
+    if codes is None:
+        return messages.payloads()
+    return without(messages.payloads(), codes != PUT)
+
+
+def _operation_names(count: int, codes: Codes | None) -> pa.Array:
+    if codes is None:
+        return repeated(OPERATIONS[PUT], count)
+    return texts(OPERATIONS).take(as_arrow(codes))
+
+
+def _times(messages: MessageRun) -> pa.Array:
+    return microseconds(messages.timestamps())

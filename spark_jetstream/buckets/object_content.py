@@ -14,13 +14,13 @@ from spark_jetstream.protocol.columns import Delivered, MessageRun
 
 
 def chunks(content: memoryview, size: int) -> Iterator[memoryview]:
-    """Yield the content in pieces of ``size`` bytes, the last one with the rest; none if it is empty."""
+    """Yield the content in pieces of ``size`` bytes; the last one has the rest."""
     for at in range(0, len(content), size):
         yield content[at : at + size]
 
 
 def chunk_views(messages: MessageRun) -> Iterator[memoryview]:
-    """Yield the payload of each message: a view of the received bytes where they are in one piece."""
+    """Yield the payload of each message, not copied where that can be."""
     if isinstance(messages, Delivered):
         frames = messages.frames
         data = memoryview(frames.data)
@@ -76,7 +76,7 @@ class ContentCheck:
 
 
 class Assembly:
-    """Copies each chunk once, to its object's place in one buffer, which becomes the column as it is.
+    """Copies each chunk once, to its object's place in the buffer that becomes the column.
 
     ``sizes`` are those of the objects, in bytes. They must have room in one Arrow column:
     2**31 - 1 bytes together.

@@ -1,20 +1,22 @@
-"""Stores objects in an Object Store bucket and replaces their meta messages (ADR-20 "JetStream based Object Stores").
+"""Stores objects in an Object Store bucket (ADR-20 "JetStream based Object Stores").
 
-Whenever a writer is killed, readers see the old object or the new one, and no chunks stay for good. A writer:
+Whenever a writer is killed, readers see the old object or the new one, and no chunks stay for good.
+A writer:
 
 1. Reads the meta message that the object has now, if any.
-2. Notes under which ids chunks of the object may be from now on: the id of the version that it replaces, its new id,
-   and the ids of an earlier note, whose writers were killed or still write. The note is one message, stored only in
-   place of the note that the writer read (`Nats-Expected-Last-Subject-Sequence`).
-3. Stores the chunks under the new id, and looks whether the first one is still there: the limits of the stream may
-   have removed it, whose answers do not say so.
-4. Stores the meta message, only in place of the one that it read. From here on readers see the new object, and another
-   writer that noted its ids before cannot store its meta message.
-5. Removes the chunks under all other ids of the note, then the note. If the note is gone, it looks whether its chunks
-   are still there: where another object had the name and lost it in between, no sequence tells that.
+2. Notes under which ids chunks of the object may be from now on: the id of the version that it
+   replaces, its new id, and the ids of an earlier note, whose writers were killed or still write.
+   The note is one message, stored only in place of the note that the writer read
+   (`Nats-Expected-Last-Subject-Sequence`).
+3. Stores the chunks under the new id, and looks whether the first one is still there.
+4. Stores the meta message, only in place of the one that it read. From here on readers see the new
+   object, and another writer that noted its ids before cannot store its meta message.
+5. Removes the chunks under all other ids of the note, then the note. If the note is gone, it looks
+   whether its chunks are still there: where another object had the name and lost it in between, no
+   sequence tells that.
 
-An upload that was refused in part, cut off, or not answered in time is given up as a whole, and started again under
-another id. docs/objects.md says what a killed writer leaves.
+An upload that was refused in part, cut off, or not answered in time is given up as a whole, and
+started again under another id. docs/objects.md says what a killed writer leaves.
 """
 
 from __future__ import annotations
@@ -59,10 +61,11 @@ _CROWDED = "others write an object of this name at the same time"
 
 @dataclass(frozen=True, kw_only=True)
 class NewObject:
-    """An object to store. ``parts(size)`` makes the chunks, each of ``size`` bytes but the last one, none empty.
+    """An object to store.
 
-    It is called once for each upload, or once in all if not ``repeatable``. ``chunk_size`` is a wish: the server and
-    the stream may allow less.
+    ``parts(size)`` makes the chunks, each of ``size`` bytes but the last one, none empty. It is
+    called once for each upload, or once in all if not ``repeatable``. ``chunk_size`` is a wish: the
+    server and the stream may allow less.
     """
 
     name: str
@@ -76,7 +79,7 @@ class NewObject:
 
 @dataclass(frozen=True)
 class StoredUpload:
-    """An object that was stored: its meta message, and the first and the last sequence of all its messages."""
+    """An object that was stored: its meta message, and its first and last sequence."""
 
     meta: ObjectMeta
     first: int
@@ -93,7 +96,10 @@ class Tries:
         self._deadline: Deadline | None = None
 
     def again_after(self, disposition: Disposition) -> bool:
-        """Count a failure and return whether to try again. An outage may last as long as `retry_timeout`."""
+        """Count a failure and return whether to try again.
+
+        An outage may last as long as `retry_timeout`.
+        """
         self._deadline = self._deadline or Deadline(self._settings.connection.retry_timeout)
         self._count += 1
         few = self._count <= self._settings.max_retries
@@ -111,8 +117,8 @@ def new_nuid() -> str:
 class _Upload:
     """One attempt to store an object: its id, its note, and what is stored already.
 
-    ``spared`` are ids that the attempt leaves alone, whatever the note says. ``begun``: its content was
-    read. ``offered``: its meta message was sent, so its chunks may belong to an object.
+    ``spared`` are ids that the attempt leaves alone, whatever the note says. ``begun``: its content
+    was read. ``offered``: its meta message was sent, so its chunks may belong to an object.
     """
 
     nuid: str
@@ -138,7 +144,8 @@ class _Upload:
 class ObjectUploads:
     """Stores objects in one bucket, one after the other; a context manager.
 
-    Methods raise `ObjectNotStored`, `PermissionDenied`, and what the methods of `ObjectStream` raise.
+    Methods raise `ObjectNotStored`, `PermissionDenied`, and what the methods of `ObjectStream`
+    raise.
     """
 
     def __init__(self, connect: Connect, stream: ObjectStream, settings: UploadSettings) -> None:
@@ -155,7 +162,7 @@ class ObjectUploads:
         self._uploads.close()
 
     def store(self, wanted: NewObject) -> StoredUpload:
-        """Store an object in place of the old one, which stays if making the content raises an error."""
+        """Store an object in place of the old one, which stays if an error ends the content."""
         tries = Tries(self._settings)
         gone: set[str] = set()
         spared: set[str] = set()
@@ -172,7 +179,8 @@ class ObjectUploads:
                 self._prepare_another(wanted, upload, failure, tries, gone)
                 tries.backoff.pause()
             except BaseException as error:
-                # Its content cannot be read, a permission is missing, or the user has pressed Ctrl-C.
+                # Its content cannot be read, a permission is missing, or the user has pressed
+                # Ctrl-C.
                 if not (_is_outage(error) or upload.offered):
                     self._give_up(wanted, upload, self._uploads.settle(), gone, forget=True)
                 raise
@@ -289,8 +297,8 @@ class ObjectUploads:
         """Store the meta message in place of the one that was read and return its sequence.
 
         Without an answer it is sent again until there is one: it is stored once, because of the
-        sequence it expects. Its chunks must stay as long as it may still be stored. A refusal ends the
-        `upload`, if there is one.
+        sequence it expects. Its chunks must stay as long as it may still be stored. A refusal ends
+        the `upload`, if there is one.
         """
         in_doubt = False
         while True:
@@ -310,11 +318,17 @@ class ObjectUploads:
                     # Perhaps by an earlier try of this very message, which no look shows yet.
                     failure.settled = not in_doubt
                     raise
-                if upload is not None and not self._is_there(upload):
-                    raise self._lost_messages(settled=False) from None
-                if not tries.again_after(failure.disposition):
-                    raise self._final(failure) from None
+                self._require_another_try(failure, tries, upload)
                 tries.backoff.pause()
+
+    def _require_another_try(
+        self, failure: NotStored, tries: Tries, upload: _Upload | None
+    ) -> None:
+        """Raise why a meta message is not sent again: its chunks are gone, or no try is left."""
+        if upload is not None and not self._is_there(upload):
+            raise self._lost_messages(settled=False) from None
+        if not tries.again_after(failure.disposition):
+            raise self._final(failure) from None
 
     def _stored_since(self, subject: str, body: bytes, expected: int) -> int | None:
         """Return the sequence of a message that was stored although no answer said so, or None."""
@@ -340,7 +354,7 @@ class ObjectUploads:
             )
 
     def _check_place(self, subject: str, sequence: int) -> None:
-        """Raise `NotStored` when an acknowledged message is not in the bucket that the API leads to."""
+        """Raise `NotStored` for an acknowledged message that is not where the API leads."""
         # An API prefix and the subjects may lead to different streams.
         if self._settings.connection.api_prefix is None:
             return
@@ -396,12 +410,12 @@ class ObjectUploads:
     def _give_up(
         self, wanted: NewObject, upload: _Upload, settled: bool, gone: set[str], *, forget: bool
     ) -> None:
-        """Remove the chunks of an upload, as far as that is possible now; the note names what is left.
+        """Remove the chunks of an upload, as far as that is possible now; the note names the rest.
 
-        ``settled``: no message of it can be stored any more; else its meta message, if that was sent,
-        may need them. ``gone`` receives the ids that will never have chunks again. With ``forget`` no
-        other upload follows: the note is removed as well, unless it names other ids than those and
-        that of the present object.
+        ``settled``: no message of it can be stored any more; else its meta message, if that was
+        sent, may need them. ``gone`` receives the ids that will never have chunks again. With
+        ``forget`` no other upload follows: the note is removed as well, unless it names other ids
+        than those and that of the present object.
         """
         if not upload.note or (upload.offered and not settled):
             return
@@ -460,5 +474,5 @@ def _is_outage(error: BaseException) -> bool:
 
 
 def _in_place_of(sequence: int) -> bytes:
-    """Return the header lines of a message that takes the place of only the one with this sequence; 0 for none."""
+    """Return the header lines of a message that replaces only the one with a sequence (0: none)."""
     return f"Nats-Rollup: sub\r\n{EXPECTED}: {sequence}\r\n".encode()

@@ -1,8 +1,9 @@
-"""The layout of an Object Store bucket (ADR-20 "JetStream based Object Stores"): names, subjects, meta messages. Pure.
+"""The layout of an Object Store bucket (ADR-20 "JetStream based Object Stores"). Pure.
 
-The bucket `B` is the stream `OBJ_B`. Each object has one meta message, JSON, on a subject made of its name, where the
-newest takes the place of all others (`Nats-Rollup: sub`); and its content in chunks, raw bytes in stream order, on a
-subject made of a fresh id (`nuid`), so that a new version never mixes with the one it replaces.
+The bucket `B` is the stream `OBJ_B`. Each object has one meta message, JSON, on a subject made of
+its name, where the newest takes the place of all others (`Nats-Rollup: sub`); and its content in
+chunks, raw bytes in stream order, on a subject made of a fresh id (`nuid`), so that a new version
+never mixes with the one it replaces.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX
 
-#: What Go's client writes as `mtime`. It is never read: the time of an object is that of its meta message.
+#: What Go's client writes as `mtime`. It is never read: the time of an object is that of its meta
+#: message.
 _NO_TIME = "0001-01-01T00:00:00Z"
 
 # Bytes; in base64 a name has to leave room in the control line, which ends at 4 KiB.
@@ -46,7 +48,7 @@ def chunk_filter(bucket: str) -> str:
 
 
 def meta_subject(bucket: str, name: str) -> str:
-    """Return the subject of the meta message of an object: its name in URL-safe base64, with padding."""
+    """Return the subject of an object's meta message: its name in URL-safe base64, with padding."""
     return f"$O.{bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
 
@@ -58,16 +60,24 @@ def chunk_subject(bucket: str, nuid: str) -> str:
 def name_fault(name: str) -> str | None:
     """Return why an object cannot have a name (not an empty one), None when it can."""
     size = len(name.encode())
-    return f"its name has {size} bytes, more than {_LONGEST_NAME}" if size > _LONGEST_NAME else None
+    if size <= _LONGEST_NAME:
+        return None
+    return f"its name has {size} bytes, more than {_LONGEST_NAME}"
 
 
 def digest_text(sha256: bytes) -> str:
-    """Return a SHA-256 (32 bytes) as meta messages have it: `SHA-256=` and URL-safe base64 with padding."""
+    """Return a SHA-256 (32 bytes) as meta messages have it.
+
+    That is `SHA-256=` and URL-safe base64 with padding.
+    """
     return _DIGEST + base64.urlsafe_b64encode(sha256).decode()
 
 
 def digest_bytes(text: str) -> bytes:
-    """Return the 32 bytes of a digest, padded or not; raise `ValueError` with a sentence if it is no SHA-256."""
+    """Return the 32 bytes of a digest, padded or not.
+
+    Raises `ValueError` with a sentence if it is no SHA-256.
+    """
     algorithm, encoded = text[: len(_DIGEST)], text[len(_DIGEST) :].rstrip("=")
     if algorithm.upper() != _DIGEST:
         raise ValueError(f"the digest {text[:64]!r} is not a SHA-256")
@@ -83,22 +93,16 @@ def digest_bytes(text: str) -> bytes:
 
 def _present(fields: Any) -> Any:
     """Return the fields of a JSON object that are not null: a null counts as missing."""
-    return (
-        {name: value for name, value in fields.items() if value is not None}
-        if isinstance(fields, dict)
-        else fields
-    )
+    if not isinstance(fields, dict):
+        return fields
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _values(given: Any) -> Any:
-    """Return the values of a header as a tuple; some writers give one text instead of a list of one."""
-    return (
-        (given,)
-        if isinstance(given, str)
-        else tuple(given)
-        if isinstance(given, Sequence)
-        else given
-    )
+    """Return the values of a header as a tuple; some writers give one text in place of a list."""
+    if isinstance(given, str):
+        return (given,)
+    return tuple(given) if isinstance(given, Sequence) else given
 
 
 #: What becomes one token of a subject: a wildcard would match the messages of other objects.
@@ -122,7 +126,7 @@ class ObjectLink(_Fields):
 
 
 class ObjectOptions(_Fields):
-    """How an object is stored; `max_chunk_size` is what its writer asked for, None where it did not say."""
+    """How an object is stored; `max_chunk_size` is the wish of its writer, None without one."""
 
     link: ObjectLink | None = None
     max_chunk_size: _Number | None = None
@@ -131,9 +135,9 @@ class ObjectOptions(_Fields):
 class ObjectMeta(_Fields):
     """What a meta message says of one object.
 
-    `size` is in bytes; `digest` is text as `digest_text` makes it, "" where there is none; `nuid` names the chunks
-    (`chunk_subject`). `headers` and `metadata` are the user's. A link has no content of its own. Of a `deleted` object
-    only the name is left.
+    `size` is in bytes; `digest` is text as `digest_text` makes it, "" without one; `nuid` names the
+    chunks (`chunk_subject`). `headers` and `metadata` are the user's. A link has no content of its
+    own. Of a `deleted` object only the name is left.
     """
 
     bucket: _Token = ""
@@ -156,7 +160,7 @@ class ObjectMeta(_Fields):
 
     @classmethod
     def from_json(cls, data: bytes, bucket: str) -> ObjectMeta:
-        """The meta of a message. `ProtocolError` names the bucket. Who reads the content checks the digest."""
+        """Return the meta of a message; the digest is not checked. Raises `ProtocolError`."""
         try:
             body = json_object(data)
         except ValueError as error:
@@ -169,7 +173,7 @@ class ObjectMeta(_Fields):
         return meta if meta.bucket else meta.model_copy(update={"bucket": bucket})
 
     def to_json(self) -> bytes:
-        """The payload of the meta message, as clients write it: of other fields only what is there."""
+        """Return the payload of the meta message, as clients write it."""
         always = {
             "bucket": self.bucket,
             "nuid": self.nuid,
@@ -183,10 +187,13 @@ class ObjectMeta(_Fields):
 
 def _fault(body: Mapping[str, Any], error: ValidationError) -> str:
     """Return which field of a meta message is wrong, first of all its name."""
-    places = [problem["loc"] for problem in error.errors(include_url=False, include_input=False)]
-    place = ("name",) if ("name",) in places else places[0]
-    field_path = ".".join(map(str, place if place[0] == "options" else place[:1]))
-    whose = f"of object {body['name']!r} " if body.get("name") and field_path != "name" else ""
+    paths = [problem["loc"] for problem in error.errors(include_url=False, include_input=False)]
+    if ("name",) in paths:
+        return "has no usable field name"
+    path = paths[0]
+    known = path if path[0] == "options" else path[:1]
+    field_path = ".".join(str(part) for part in known)
+    whose = f"of object {body['name']!r} " if body.get("name") else ""
     return f"{whose}has no usable field {field_path}"
 
 
@@ -203,9 +210,10 @@ class StoredObject:
     def read(
         cls, payload: bytes, bucket: str, subject: str, sequence: int, timestamp: int
     ) -> StoredObject:
-        """Return the object of a meta message; an empty payload is a deleted object. Raises `ProtocolError`.
+        """Return the object of a meta message; an empty payload is a deleted object.
 
-        A server leaves an empty message in place of one that expired (ADR-43 "JetStream Per-Message TTL").
+        Raises `ProtocolError`. A server leaves an empty message in place of one that expired
+        (ADR-43 "JetStream Per-Message TTL").
         """
         gone = ObjectMeta(bucket=bucket, name=subject, deleted=True)
         try:
@@ -216,13 +224,16 @@ class StoredObject:
 
     @property
     def origin(self) -> str:
-        """The bucket in the subjects: another one than was asked for where the stream is a mirror."""
+        """The bucket in the subjects: another one than was asked for if the stream is a mirror."""
         return self.subject.split(".")[1]
 
     @property
     def readable(self) -> bool:
-        """Whether there is a row for it: it is not deleted, and no link to a bucket, which is like a directory."""
-        return not self.meta.deleted and (self.meta.link is None or bool(self.meta.link[1]))
+        """Whether it has a row: it is not deleted, and no link to a whole bucket."""
+        if self.meta.deleted:
+            return False
+        # A link to a bucket has no name; it is like a directory.
+        return self.meta.link is None or bool(self.meta.link[1])
 
     def leads_out_of(self, bucket: str) -> bool:
         """Whether this is a link to another stream than that of ``bucket``, which has the link."""
@@ -232,7 +243,10 @@ class StoredObject:
 
 
 def stored_objects(messages: MessageRun, bucket: str) -> Iterator[StoredObject]:
-    """Yield the objects of meta messages, deleted objects and links to buckets included. Raises `ProtocolError`."""
+    """Yield the objects of meta messages, deleted objects and links to buckets included.
+
+    Raises `ProtocolError`.
+    """
     rows = zip(
         messages.payloads().to_pylist(),
         messages.subjects().to_pylist(),

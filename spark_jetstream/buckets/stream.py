@@ -1,4 +1,7 @@
-"""The stream of a bucket, and what a read asks it for. The layouts are those of ADR-8 and ADR-20."""
+"""The stream of a bucket, and what a read asks it for.
+
+The layouts are those of ADR-8 and ADR-20.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,8 @@ def bucket_filters(
     ``keys`` are those of a Key-Value bucket, empty for all; None for an Object Store bucket.
     """
     mirror = config.get("mirror") or {}
-    # Messages of another bucket keep their subjects, and that bucket may have them from a third one.
+    # Messages of another bucket keep their subjects, and that bucket may have them from a third
+    # one.
     bucket = "*" if mirror or config.get("sources") else name
     if keys is None:
         if not _is_filled_with(config, subjects, OBJECT_PREFIX, f"$O.{name}."):

@@ -18,7 +18,10 @@ _TOKEN = re.compile(r"[^\s.*>]+")
 
 
 def note_subject(bucket: str, name: str) -> str:
-    """Return the subject of the note of an object's uploads, among the chunks, where no reader looks."""
+    """Return the subject of the note of an object's uploads.
+
+    It is among the chunks, where no reader looks.
+    """
     return chunk_subject(bucket, upload_note(name))
 
 
@@ -30,7 +33,8 @@ def note_body(nuids: Sequence[str]) -> bytes:
 def read_note(data: bytes, subject: str) -> tuple[str, ...]:
     """Return the ids of a note; raise `ProtocolError` for another payload.
 
-    A server leaves an empty message in place of one that expired (ADR-43 "JetStream Per-Message TTL").
+    A server leaves an empty message in place of one that expired (ADR-43 "JetStream Per-Message
+    TTL").
     """
     if not data:
         return ()

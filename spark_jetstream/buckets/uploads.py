@@ -1,8 +1,8 @@
-"""Publishes the messages of one subject in order: the chunks of an object, its note, or its meta message.
+"""Publishes the messages of one subject in order: the chunks of an object, or its meta message.
 
-The stream has stored all of them, one after the other, or the upload has failed: a message that is sent again would be
-stored after its successors. So there is nothing to send again here, and no window in common with `sink.window`, which
-counts rows by the thousand, in any order.
+The stream has stored all of them, one after the other, or the upload has failed: a message that is
+sent again would be stored after its successors. So nothing is sent again here, and there is no
+window in common with `sink.window`, which counts rows by the thousand, in any order.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from spark_jetstream.protocol.pub_ack import (
     AckReader,
     Outcome,
     Refusal,
+    StoredAcks,
     is_undecided,
     outcome,
     reason,
@@ -44,10 +45,11 @@ class Disposition(enum.Enum):
 
 @dataclass(eq=False)
 class ObjectNotStored(Exception):
-    """An object was not stored, and the writer does not try again. Callers turn it into an error of their own.
+    """An object was not stored, and the writer does not try again.
 
-    ``why`` ends a sentence. With the disposition `OUTAGE` an outage lasted longer than `retry_timeout`. ``denied`` is
-    the account's missing permission, and ``err_code`` the server's reason, 0 without one.
+    Callers turn it into an error of their own. ``why`` ends a sentence. With the disposition
+    `OUTAGE` an outage lasted longer than `retry_timeout`. ``denied`` is the account's missing
+    permission, and ``err_code`` the server's reason, 0 without one.
     """
 
     why: str
@@ -57,16 +59,16 @@ class ObjectNotStored(Exception):
 
     @property
     def overtaken(self) -> bool:
-        """Whether the subject has another last message than the one that the writer wanted to replace."""
+        """Whether the last message of the subject is not the one that was to be replaced."""
         return self.err_code == WRONG_REVISION
 
 
 @dataclass(eq=False, kw_only=True)
 class NotStored(ObjectNotStored):
-    """A message of an object was not stored; `object_store` tries again, or raises `ObjectNotStored`.
+    """A message was not stored; `object_store` tries again, or raises `ObjectNotStored`.
 
-    ``settled`` is true when no message of the upload can be stored any more. ``cut`` is the error of a lost connection,
-    ``silent`` says that an answer did not come in time.
+    ``settled`` is true when no message of the upload can be stored any more. ``cut`` is the error
+    of a lost connection, ``silent`` says that an answer did not come in time.
     """
 
     settled: bool = False
@@ -76,7 +78,9 @@ class NotStored(ObjectNotStored):
 
 @dataclass(frozen=True, kw_only=True)
 class UploadSettings:
-    """``ack_timeout`` is in seconds. ``ack_option`` and ``retries`` are how errors speak of two settings.
+    """How to upload; ``ack_timeout`` is in seconds.
+
+    ``ack_option`` and ``retries`` are how errors speak of two settings.
 
     With the option ``domain`` of the ``connection`` only answers of that JetStream domain count.
     """
@@ -99,16 +103,16 @@ class Uploads:
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
         self._next = 1  # the first number of a reply subject that was never used
-        self._heard = (
-            0.0  # when the last first answer came, or the first payload of all in flight was sent
-        )
+        #: When the last first answer came, or the first payload of all in flight was sent.
+        self._heard = 0.0
         # Of the last call of `store`:
         self._subject = ""
-        self._waiting: dict[int, int] = {}  # the sizes of the payloads in flight, by number
-        self._bytes = 0  # their sum
-        self._sequences: dict[
-            int, int
-        ] = {}  # the sequences of the payloads that are stored, by number
+        #: Number -> size of the payloads in flight.
+        self._waiting: dict[int, int] = {}
+        #: The sum of these sizes.
+        self._bytes = 0
+        #: Number -> sequence of the payloads that are stored.
+        self._sequences: dict[int, int] = {}
         self._refusals: list[Refusal] = []
 
     def close(self) -> None:
@@ -131,27 +135,16 @@ class Uploads:
     ) -> list[int]:
         """Publish the payloads in order and return their sequences in the stream, ascending.
 
-        At most `max_in_flight` payloads and `MAX_BYTES_IN_FLIGHT` bytes are in flight. Raises `NotStored` for a payload,
-        and what `Inbox.get` raises for the whole connection.
+        At most `max_in_flight` payloads and `MAX_BYTES_IN_FLIGHT` bytes are in flight. Raises
+        `NotStored` for a payload, and what `Inbox.get` raises for the whole connection.
         """
         head = self.head(lines)
         first = self._next
-        self._subject = subject
-        self._waiting, self._sequences, self._bytes, self._refusals = {}, {}, 0, []
+        self._forget(subject)
         for payload in payloads:
             size = len(head) + len(payload)
-            if size > self.max_payload:
-                self._settle()
-                raise NotStored(
-                    f"header and payload have {size} bytes, and the server takes {self.max_payload} (max_payload)",
-                    Disposition.NONE,
-                    settled=True,
-                )
-            while self._waiting and (
-                len(self._waiting) >= self._settings.max_in_flight
-                or self._bytes + size > MAX_BYTES_IN_FLIGHT
-            ):
-                self._pump(wait=True)
+            self._refuse_large(size)
+            self._await_room(size)
             self._pump(wait=False)
             if self._refusals:
                 break
@@ -169,8 +162,37 @@ class Uploads:
             )
         return sequences
 
+    def _forget(self, subject: str) -> None:
+        """Begin to publish to a subject: nothing is in flight, nothing stored, nothing refused."""
+        self._subject = subject
+        self._waiting = {}
+        self._bytes = 0
+        self._sequences = {}
+        self._refusals = []
+
+    def _refuse_large(self, size: int) -> None:
+        """Raise `NotStored` for a message that is larger than the server takes."""
+        if size <= self.max_payload:
+            return
+        # All answers come first: after this error no payload can be stored any more.
+        self._settle()
+        raise NotStored(
+            f"header and payload have {size} bytes, and the server takes {self.max_payload} "
+            "(max_payload)",
+            Disposition.NONE,
+            settled=True,
+        )
+
+    def _await_room(self, size: int) -> None:
+        """Wait for answers until a message of this size may be in flight too, at least alone."""
+        while self._waiting:
+            full = len(self._waiting) >= self._settings.max_in_flight
+            if not full and self._bytes + size <= MAX_BYTES_IN_FLIGHT:
+                return
+            self._pump(wait=True)
+
     def settle(self) -> bool:
-        """After another error has ended `store`, return whether no payload can be stored any more."""
+        """Return, after an error has ended `store`, whether no payload can be stored any more."""
         try:
             self._settle()
         except NotStored as failure:
@@ -180,7 +202,10 @@ class Uploads:
         return True
 
     def resume(self, failure: NotStored) -> None:
-        """Wait for a connection that works, after a failure. Raises `ConnectionFailed` after `retry_timeout`."""
+        """Wait, after a failure, for a connection that works.
+
+        Raises `ConnectionFailed` after `retry_timeout`.
+        """
         cut = failure.cut
         if failure.silent:
             try:
@@ -212,7 +237,7 @@ class Uploads:
             self._pump(wait=True)
 
     def _pump(self, *, wait: bool) -> None:
-        """Read the answers that have arrived; with ``wait``, wait for one, at most `ack_timeout`."""
+        """Read the answers that have arrived; with ``wait``, wait up to `ack_timeout` for one."""
         timeout = self._settings.ack_timeout
         patience = max(self._heard + timeout - time.monotonic(), 0.001) if wait else 0.0
         try:
@@ -229,19 +254,24 @@ class Uploads:
             raise NotStored(why, Disposition.RETRY, silent=True)
 
     def _take(self, frames: Frames) -> None:
-        answers, domain = self._acks.read(frames), self._settings.connection.domain
+        answers = self._acks.read(frames)
         for stored in answers.stored:
-            if stored.stream != self.stream or (
-                domain is not None and stored.domain not in ("", domain)
-            ):
-                # Subjects have no domain: a bucket of the same name on the way stores the message as well.
+            # Subjects have no domain: a bucket of the same name on the way stores the message too.
+            if not self._is_of_bucket(stored):
                 continue
-            for number, sequence in zip(
-                stored.numbers.tolist(), stored.sequences.tolist(), strict=True
-            ):
+            numbers, sequences = stored.numbers.tolist(), stored.sequences.tolist()
+            for number, sequence in zip(numbers, sequences, strict=True):
                 if self._is_first(number):
                     self._sequences[number] = sequence
-        self._refusals += [refusal for refusal in answers.refused if self._is_first(refusal.number)]
+        for refusal in answers.refused:
+            if self._is_first(refusal.number):
+                self._refusals.append(refusal)
+
+    def _is_of_bucket(self, stored: StoredAcks) -> bool:
+        """Whether these acknowledgements are of the bucket's stream, in the right domain."""
+        domain = self._settings.connection.domain
+        own_domain = domain is None or stored.domain in ("", domain)
+        return own_domain and stored.stream == self.stream
 
     def _is_first(self, number: int) -> bool:
         """Note an answer to a payload; whether it is the first one."""
@@ -254,9 +284,8 @@ class Uploads:
 
     def _on_denied(self, denied: PermissionDenied) -> None:
         # The subject is in lower case, and may be that of another user of this connection.
-        if denied.subject is None or denied.subject.lower().startswith(
-            self._inbox.subject.rpartition(".")[0].lower()
-        ):
+        inboxes = self._inbox.subject.rpartition(".")[0].lower()
+        if denied.subject is None or denied.subject.lower().startswith(inboxes):
             raise denied
         if self._waiting and denied.subject.lower() == self._subject.lower():
             text = f"the account may not publish to {self._subject}"
@@ -281,11 +310,12 @@ def _refused(refusal: Refusal) -> NotStored:
     """Return the failure for a refusal, once all other payloads have their answers."""
     text = reason(refusal, {**ADVICE, **_ADVICE})
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
-    disposition = Disposition.NONE
     if refusal.err_code == WRONG_REVISION:
         disposition = Disposition.RETRY
-    elif outcome(refusal) is Outcome.RETRY:
-        disposition = (
-            Disposition.OUTAGE if no_leader or is_undecided(refusal) else Disposition.RETRY
-        )
+    elif outcome(refusal) is not Outcome.RETRY:
+        disposition = Disposition.NONE
+    elif no_leader or is_undecided(refusal):
+        disposition = Disposition.OUTAGE
+    else:
+        disposition = Disposition.RETRY
     return NotStored(text, disposition, settled=True, err_code=refusal.err_code)
