@@ -55,7 +55,7 @@ from spark_jetstream.protocol.units import (
     minutes_or_months,
     shown,
 )
-from spark_jetstream.streams.pull import through_outages
+from spark_jetstream.streams.outages import through_outages
 
 log = logging.getLogger(__name__)
 

@@ -57,8 +57,9 @@ from spark_jetstream.protocol.units import rfc3339, time_nanoseconds
 from spark_jetstream.source.probes import probe_of
 from spark_jetstream.streams.direct import read_direct, sifts
 from spark_jetstream.streams.latest import TablePart
+from spark_jetstream.streams.leader import look
 from spark_jetstream.streams.lookup import message
-from spark_jetstream.streams.pull import PullSettings, look, read_range
+from spark_jetstream.streams.pull import PullSettings, read_range
 
 _ROLLUP = text_piece("Nats-Rollup")
 

@@ -47,17 +47,10 @@ from spark_jetstream.protocol.matching import Matcher
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.subjects import is_wild
 from spark_jetstream.protocol.wire import Frames
+from spark_jetstream.streams.leader import leader_has, look
 from spark_jetstream.streams.lookup import next_sequence
-from spark_jetstream.streams.pull import (
-    Cuts,
-    PullSettings,
-    RangeReader,
-    checked,
-    leader_has,
-    look,
-    read_range,
-    through_outages,
-)
+from spark_jetstream.streams.outages import Cuts, through_outages
+from spark_jetstream.streams.pull import PullSettings, RangeReader, checked, read_range
 
 log = logging.getLogger(__name__)
 

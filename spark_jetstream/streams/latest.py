@@ -43,8 +43,9 @@ from spark_jetstream.protocol.direct_get import MergedReplies
 from spark_jetstream.protocol.hashing import Hashes, HashSet, subject_hashes
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.streams.direct import read_direct, sifts
+from spark_jetstream.streams.leader import look
 from spark_jetstream.streams.lookup import next_sequence
-from spark_jetstream.streams.pull import Messages, PullSettings, RangeReader, look
+from spark_jetstream.streams.pull import Messages, PullSettings, RangeReader
 from spark_jetstream.streams.session import Ends
 
 END = 2**63 - 1

@@ -23,7 +23,7 @@ from spark_jetstream.errors import DataLossError, OptionError, PermissionDenied
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
 from spark_jetstream.source import as_of, probes, reader
 from spark_jetstream.source.probes import ConsumerProbe
-from spark_jetstream.streams.pull import look
+from spark_jetstream.streams.leader import look
 from spark_jetstream.testing import NatsCluster
 from tests.support import calls
 from tests.support.calls import BUCKET_ROWS, data_source, rows_of

@@ -32,7 +32,9 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams import latest, pull, session
 from spark_jetstream.streams.latest import END
-from spark_jetstream.streams.pull import RangeReader, look, through_outages
+from spark_jetstream.streams.leader import look
+from spark_jetstream.streams.outages import through_outages
+from spark_jetstream.streams.pull import RangeReader
 from spark_jetstream.streams.session import Ends
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
