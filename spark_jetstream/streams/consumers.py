@@ -66,13 +66,14 @@ def create_reader(
 ) -> Created:
     """Create a consumer by `jsapi.reader_config`.
 
-    While the stream has as many consumers as it may have, the request is repeated until `patience` expires: other
-    readers end, and their consumers go. A setting that the stream wants to decide itself is added to `left_to_stream`,
-    for the next consumer. Raises what `Connection.api` raises.
+    While the stream has as many consumers as it may have, the request is repeated until `patience`
+    expires: other readers end, and their consumers go. A setting that the stream wants to decide
+    itself is added to `left_to_stream`, for the next consumer. Raises what `Connection.api` raises.
     """
     context = f"create a consumer on stream {stream}"
     subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
-    backoff, waiting = Backoff(), False
+    backoff = Backoff()
+    waiting = False
     while True:
         request = jsapi.consumer_request(
             stream, jsapi.reader_config(name, filters, **settings, **left_to_stream)
@@ -102,7 +103,7 @@ def create_reader(
 
 
 def delete_reader(connection: Connection, stream: str, name: str) -> None:
-    """Delete a consumer that `create_reader` has, or may have, created; does not wait and raises nothing."""
+    """Delete a consumer that `create_reader` may have created; does not wait and raises nothing."""
     connection.post(jsapi.subject(connection.prefix, jsapi.CONSUMER_DELETE, stream, name))
 
 

@@ -1,19 +1,24 @@
-"""Reads a range of sequences to its end with batched Direct Gets (ADR-31 "JetStream Direct Get"), without a consumer.
+"""Reads a range of sequences to its end with batched Direct Gets (ADR-31 "JetStream Direct Get").
 
-`read_direct` and `read_auto` keep the contract of `pull.read_range`. Any server that has the stream may answer, hence
-these rules:
+`read_direct` and `read_auto` keep the contract of `pull.read_range`. Any server that has the stream
+may answer, hence these rules:
 
-- A replica of the stream may lag behind its leader. A replica has all messages up to its last one, so a message proves
-  that nothing is missing in front of it. An empty answer proves nothing. The range ends with a message at its last
-  sequence or after it, or when the leader says (`STREAM.MSG.GET`) that no more matches. If the leader knows of another
-  message the reader repeats its request.
-- A mirror answers for its origin even if it lacks messages, has others, or has other subjects for them. The reader
-  drops messages that do not carry the name of the stream itself, and repeats its request.
-- A Direct Get has one filter, and a server may look through the whole stream for each. So a range with many filters
-  is sifted where that costs less (`sifts`): the reader takes all messages, and leaves out those that none matches.
-- Each message of an answer names the one before it, and a status ends the answer: the reader requests what was lost.
-- An answer does not say when its stream was created. The reader looks that up after the first answer, after the last
-  one, and after each answer with messages that are younger than the last look.
+- A replica of the stream may lag behind its leader. A replica has all messages up to its last one,
+  so a message proves that nothing is missing in front of it. An empty answer proves nothing. The
+  range ends with a message at its last sequence or after it, or when the leader says
+  (`STREAM.MSG.GET`) that no more matches. If the leader knows of another message the reader repeats
+  its request.
+- A mirror answers for its origin even if it lacks messages, has others, or has other subjects for
+  them. The reader drops messages that do not carry the name of the stream itself, and repeats its
+  request.
+- A Direct Get has one filter, and a server may look through the whole stream for each. So a range
+  with many filters is sifted where that costs less (`sifts`): the reader takes all messages, and
+  leaves out those that none matches.
+- Each message of an answer names the one before it, and a status ends the answer: the reader
+  requests what was lost.
+- An answer does not say when its stream was created. The reader looks that up after the first
+  answer, after the last one, and after each answer with messages that are younger than the last
+  look.
 """
 
 from __future__ import annotations
@@ -80,10 +85,13 @@ class MirrorAnswered(AnswerRejected):
 def read_direct(
     connect: Connect, part: SequenceRange, settings: PullSettings, label: str
 ) -> Iterator[MessageRun]:
-    """Yield the messages of `part`, whose filters must not overlap, in stream order. Raises what `read_range` raises.
+    """Yield the messages of `part`, whose filters must not overlap, in stream order.
 
-    The reader holds one batch at a time, of up to `settings.max_bytes` as stored and one message more; filters share
-    that. Payloads are read even with `headers_only`. Messages of the log begin with `label`.
+    Raises what `read_range` raises.
+
+    The reader holds one batch at a time, of up to `settings.max_bytes` as stored and one message
+    more; filters share that. Payloads are read even with `headers_only`. Messages of the log begin
+    with `label`.
     """
     return checked(part, settings, _gets(connect, part, settings, label))
 
@@ -91,11 +99,11 @@ def read_direct(
 def read_auto(
     connect: Connect, part: SequenceRange, settings: PullSettings, label: str
 ) -> Iterator[MessageRun]:
-    """Yield the messages of `part` by Direct Gets, and with a consumer those that these do not bring.
+    """Yield the messages of `part` by Direct Gets, and by a consumer those that these do not bring.
 
-    The consumer takes over, and the log says why, at the first error that is no `DataLossError`, or when answers have
-    been rejected for two seconds. With `headers_only` it reads all, since Direct Gets bring payloads. Raises what
-    `read_range` raises.
+    The consumer takes over, and the log says why, at the first error that is no `DataLossError`, or
+    when answers have been rejected for two seconds. With `headers_only` it reads all, since Direct
+    Gets bring payloads. Raises what `read_range` raises.
     """
     if settings.headers_only:
         return read_range(connect, part, settings, label)
@@ -135,7 +143,10 @@ def _gets(
     *,
     gives_up: bool = False,
 ) -> Generator[MessageRun, None, None]:
-    """Yield the messages of `part` in stream order, without a look at its count. `gives_up` is that of `_Filtered`."""
+    """Yield the messages of `part` in stream order, without a look at its count.
+
+    `gives_up` is that of `_Filtered`.
+    """
     whole = _Filtered(connect, part, settings, label, gives_up)
     most = min(settings.max_bytes, _MOST_BYTES)
     filters: Sequence[str | None] = part.subjects or (None,)
@@ -207,7 +218,8 @@ def check_server(connection: Connection) -> None:
     if not connection.can(DIRECT_BATCHES):
         version = shown_version(connection.server_version)
         raise JetStreamError(
-            f"reading by direct gets needs nats-server {DIRECT_BATCHES.since} or newer, and this is {version}"
+            f"reading by direct gets needs nats-server {DIRECT_BATCHES.since} or newer, and this is "
+            f"{version}"
         )
 
 
@@ -220,7 +232,10 @@ def refuse_indirect(state: StreamSummary) -> None:
 
 
 def check_ending(ending: EndOfBatch, stream: str, look_again: Callable[[], StreamSummary]) -> None:
-    """Raise what a status means that does not end an answer, after another look at the stream if nobody answered."""
+    """Raise what a status means that does not end an answer.
+
+    Looks at the stream again if nobody answered.
+    """
     if ending.code == jsapi.NO_RESPONDERS:
         refuse_indirect(look_again())
         raise NoResponders(f"nobody answers direct gets of stream {stream}")
@@ -232,7 +247,7 @@ def check_ending(ending: EndOfBatch, stream: str, look_again: Callable[[], Strea
 def next_at_leader(
     connection: Connection, stream: str, subjects: Sequence[str], sequence: int
 ) -> int | None:
-    """Ask the leader for the first matching message from a sequence on; return its sequence, None if there is none."""
+    """Return the sequence of the leader's first matching message from a sequence on, or None."""
     with _leader_needed(stream):
         return next_sequence(connection, stream, subjects, sequence)
 
@@ -243,8 +258,8 @@ def _leader_needed(stream: str) -> Iterator[None]:
         yield
     except PermissionDenied as error:
         raise PermissionDenied(
-            f"{error}; only the leader can say where stream {stream} ends, since any replica or mirror may answer a "
-            "direct get",
+            f"{error}; only the leader can say where stream {stream} ends, since any replica or "
+            "mirror may answer a direct get",
             subject=error.subject,
         ) from None
 
@@ -270,18 +285,24 @@ class _Filtered:
     """Messages stored before this time (ns) are those of the stream that was planned."""
 
     def knows(self, runs: list[DirectBatch]) -> bool:
-        """Whether the last look at the stream shows that these messages belong to the stream that was planned."""
+        """Whether the last look shows that these messages belong to the stream that was planned."""
         return not runs or int(runs[-1][-1:].timestamps()[0]) < self.known
 
     def look(self, connection: Connection) -> StreamSummary:
-        """Check that all messages so far belong to the stream that was planned. Raises `DataLossError`."""
+        """Check that all messages so far belong to the stream that was planned.
+
+        Raises `DataLossError`.
+        """
         state = look(connection, self.part, self.part.first)
         self.known = state.server_time - CLOCK_SKEW
         return state
 
 
 class _FilterReader:
-    """Reads the messages of a range that match one filter; `next` is the first sequence not handed out yet."""
+    """Reads the messages of a range that match one filter.
+
+    `next` is the first sequence that was not handed out yet.
+    """
 
     def __init__(self, whole: _Filtered, subject: str | None, max_bytes: int) -> None:
         self.whole = whole
@@ -297,7 +318,7 @@ class _FilterReader:
         self.last = 0  # the sequence of the last message that came, 0 before the first one
 
     def failed(self, error: JetStreamError) -> bool:
-        """Log a failure, or give up; return whether to pause: not after the first answers of a mirror."""
+        """Log a failure, or give up; return whether to pause: not after a mirror's first answers."""
         rejected = isinstance(error, AnswerRejected)
         if self.whole.gives_up and not rejected:
             raise error
@@ -324,27 +345,39 @@ class _FilterReader:
                     continue
                 if done or not known:
                     self.whole.look(connection)
-                for run in runs:
-                    self.next = int(run.sequences[-1]) + 1
-                    self.mirrored = 0
-                    yield run
+                yield from self._hand_out(runs)
                 runs = []
-                self.next = self.position
                 if done:
                     return
                 if ending is None:
                     continue
-                full = ending.code == jsapi.END_OF_BATCH and self.last > 0 and bool(ending.pending)
-                if not full:
+                if not self._is_full(ending):
                     self._nothing_more(connection, ending)
                     return
-                # Not earlier: one batch ahead made no measurable difference, and takes twice the memory.
+                # Not earlier: one batch ahead made no measurable difference, and takes twice the
+                # memory.
                 self._ask(connection, inbox, self.position)
 
+    def _hand_out(self, runs: list[DirectBatch]) -> Iterator[DirectBatch]:
+        """Yield runs, and move `next` past each, at last to `position`."""
+        for run in runs:
+            self.next = int(run.sequences[-1]) + 1
+            self.mirrored = 0
+            yield run
+        self.next = self.position
+
+    def _is_full(self, ending: EndOfBatch) -> bool:
+        """Whether an answer ended because it had as many messages or bytes as were requested."""
+        has_messages = self.last > 0
+        return ending.code == jsapi.END_OF_BATCH and has_messages and bool(ending.pending)
+
     def _ask(self, connection: Connection, inbox: Inbox, position: int) -> None:
-        # One more than the range can hold: a message past its end proves that nothing is missing before it.
+        # One more than the range can hold: a message past its end proves that nothing is missing
+        # before it.
         batch = min(self.whole.settings.batch, self.part.end - position + 1)
-        self.number, self.position, self.last = self.number + 1, position, 0
+        self.number += 1
+        self.position = position
+        self.last = 0
         body = jsapi.direct_request(position, self.subject, batch=batch, max_bytes=self.max_bytes)
         inbox.publish(
             jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self.part.stream), body, self.number
@@ -353,7 +386,7 @@ class _FilterReader:
     def _take(
         self, connection: Connection, inbox: Inbox
     ) -> tuple[list[DirectBatch], EndOfBatch | None]:
-        """Wait for more of the answer; return its messages, and the status that ends it if that came too."""
+        """Wait for more of the answer; return its messages, and the status that ends it, if any."""
         runs: list[DirectBatch] = []
         frames = receive(connection, inbox, f"read stream {self.part.stream} by direct gets")
         for answer in read_answers(frames, inbox.subject):
@@ -379,17 +412,15 @@ class _FilterReader:
         return [answer[:inside]] if inside else []
 
     def _nothing_more(self, connection: Connection, ending: EndOfBatch) -> None:
-        """End the range if the leader says that nothing more matches, else raise why it does not end."""
+        """End the range if nothing more matches at the leader, else raise why it does not end."""
         stream, position = self.part.stream, self.position
         check_ending(ending, stream, partial(look, connection, self.part, self.part.first))
         if (ending.last or 0) != self.last:
             raise AnswerRejected("messages of an answer were lost on the way")
         with _leader_needed(stream):
-            subjects, again = (
-                (self.subject,) if self.subject else (),
-                partial(self.whole.look, connection),
-            )
+            subjects = (self.subject,) if self.subject else ()
             ask = partial(next_sequence, connection, stream, subjects, position)
+            again = partial(self.whole.look, connection)
             sequence = leader_has(connection, self.part, ask, again)
         if sequence is None:
             self.next = self.part.end
@@ -397,5 +428,6 @@ class _FilterReader:
         # Nothing matches in front of that one.
         self.next = max(position, sequence)
         raise AnswerRejected(
-            f"a server that answered does not have message {sequence} (yet), which the leader of stream {stream} has"
+            f"a server that answered does not have message {sequence} (yet), which the leader of "
+            f"stream {stream} has"
         )

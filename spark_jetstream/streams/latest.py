@@ -1,27 +1,34 @@
-"""Reads the latest message of each subject, each subject exactly once: the current table of a bucket.
+"""Reads the latest message of each subject exactly once: the current table of a bucket.
 
-Other writers may store messages during the read, and a subject that is written again loses the message that the reader
-has not read yet. So a read has two parts. First the messages that the stream held at the beginning, without those that
-were overwritten before their turn. Then all messages stored since, until the stream holds nothing more, and of these
-only subjects that have not come yet. docs/buckets.md has the promise ("The table").
+Other writers may store messages during the read, and a subject that is written again loses the
+message that the reader has not read yet. So a read has two parts. First the messages that the
+stream held at the beginning, without those that were overwritten before their turn. Then all
+messages stored since, until the stream holds nothing more, and of these only subjects that have not
+come yet. docs/buckets.md has the promise ("The table").
 
-- If each subject has one message only (`max_msgs_per_subject` 1), the first part is a plain range of sequences, and the
-  reader continues it after an outage. Otherwise it is the list of a consumer that delivers `last_per_subject`.
-- A subject whose last message is removed alone has the one before it again, which the list lacks. Another list has it.
+- If each subject has one message only (`max_msgs_per_subject` 1), the first part is a plain range
+  of sequences, and the reader continues it after an outage. Otherwise it is the list of a consumer
+  that delivers `last_per_subject`.
+- A subject whose last message is removed alone has the one before it again, which the list lacks.
+  Another list has it.
 - The reader keeps a hash of each subject (`hashing.HashSet`); nothing else grows.
 - A bucket that is deleted, or created again, is an error also where a loss is accepted.
-- A replica that lags may have messages which newer ones had replaced before the read began. The newer ones come too,
-  since the leader says that they are missing; a subject that came twice is an error, unless the caller takes the last
-  message of each.
-- Only a consumer says where the stream ends, however fast others write (docs/buckets.md, "The table").
+- A replica that lags may have messages which newer ones had replaced before the read began. The
+  newer ones come too, since the leader says that they are missing; a subject that came twice is an
+  error, unless the caller takes the last message of each.
+- Only a consumer says where the stream ends, however fast others write (docs/buckets.md, "The
+  table").
 
-What the readers rely on (nats-server 2.15.1: server/consumer.go, `getNextMsg`, `loopAndGatherMsgs`, `processWaiting`):
+What the readers rely on (nats-server 2.15.1: server/consumer.go, `getNextMsg`, `loopAndGatherMsgs`,
+`processWaiting`):
 
-- A consumer that delivers `last_per_subject` has a list of sequences, made when it is created, and then delivers
-  everything stored later. `num_pending` is exact at that moment; it is not once messages of the list are removed. After
-  a message of the list was removed the consumer waits for the next request, message or heartbeat.
-- A request with `no_wait` ends with 404 if the consumer has nothing more to deliver: at the end of the stream, once it
-  has no list. If such a request brought messages before, nothing else ends it with 404.
+- A consumer that delivers `last_per_subject` has a list of sequences, made when it is created, and
+  then delivers everything stored later. `num_pending` is exact at that moment; it is not once
+  messages of the list are removed. After a message of the list was removed the consumer waits for
+  the next request, message or heartbeat.
+- A request with `no_wait` ends with 404 if the consumer has nothing more to deliver: at the end of
+  the stream, once it has no list. If such a request brought messages before, nothing else ends it
+  with 404.
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
@@ -67,8 +75,12 @@ class Came:
             yield run
 
     def new(self, runs: Iterator[Delivered]) -> Iterator[Delivered]:
-        """Yield the messages of `runs`, one of each subject, whose subjects have not come, and add those at the end."""
-        before, added = self.sort(), bytearray()
+        """Yield the messages of `runs`, one of each subject, whose subjects have not come.
+
+        Their subjects are added at the end.
+        """
+        before = self.sort()
+        added = bytearray()
         for run in runs:
             hashes = subject_hashes(run.raw_subjects())
             rows = np.flatnonzero(~_contains(before, hashes))
@@ -92,25 +104,29 @@ def read_list(
     label: str,
     came: Came | None = None,
 ) -> Iterator[Delivered]:
-    """Yield the last message of each subject in a range that begins at 1 and ends where the stream does.
+    """Yield the last message of each subject in a range from 1 to the end of the stream.
 
-    Messages that were overwritten before they came are missing. Where one was removed alone, the message before it
-    comes after the list. Its subjects are added to `came`. `part` must have a filter. Raises what `read_range` raises.
+    Messages that were overwritten before they came are missing. Where one was removed alone, the
+    message before it comes after the list. Its subjects are added to `came`. `part` must have a
+    filter. Raises what `read_range` raises.
     """
     came = came or Came()
     # After a message of the list was removed, and maybe more, a new list lacks them all.
     policy = settings.policy(Ends.LIST, heartbeat=_HEARTBEAT, quiet_heartbeats=1)
-    requests, looking = (
-        Requests(connect, settings.retry_timeout),
-        partial(look, part=part, first=1, settled=True),
-    )
+    requests = Requests(connect, settings.retry_timeout)
+    looking = partial(look, part=part, first=1, settled=True)
     before = requests.call(looking)
     yield from came.noting(RangeReader(connect, part, settings, label, policy).read())
-    # Without `deny_delete`, with TTLs or with schedules a message may go while an older one of its subject stays.
+    # Without `deny_delete`, with TTLs or with schedules a message may go while an older one of its
+    # subject stays.
     incomplete = not before.deny_delete or before.allow_msg_ttl or before.allow_msg_schedules
-    # Hot subjects lose messages all the time, so a list that brings no new subject is the last one.
-    while incomplete and _missing(after := requests.call(looking)) != _missing(before):
-        before, incomplete = after, False
+    while incomplete:
+        after = requests.call(looking)
+        if _missing(after) == _missing(before):
+            return
+        before = after
+        # Hot subjects lose messages all the time, so a list that brings no new subject is the last.
+        incomplete = False
         for run in came.new(RangeReader(connect, part, settings, label, policy).read()):
             incomplete = True
             yield run
@@ -130,12 +146,16 @@ def _contains(ascending: Hashes, hashes: Hashes) -> BoolArray:
 
 
 def _ends_with(state: StreamSummary) -> Callable[[Connection, int], bool]:
-    """Return what confirms the end of a range that has no count, since its messages may be removed at any time.
+    """Return what confirms the end of a range without a count, whose messages may be removed.
 
-    `state` is what the leader says of the stream. A single replica is believed that nothing more matches; others only
-    past the stream's last sequence.
+    `state` is what the leader says of the stream. A single replica is believed that nothing more
+    matches; others only past the stream's last sequence.
     """
-    return lambda _, sequence: state.num_replicas == 1 or sequence > state.last_seq
+
+    def is_end(connection: Connection, sequence: int) -> bool:
+        return state.num_replicas == 1 or sequence > state.last_seq
+
+    return is_end
 
 
 def read_to_end(
@@ -145,7 +165,7 @@ def read_to_end(
     label: str,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Delivered]:
-    """Yield the messages of a range without an end, until a consumer has caught up once with the writers.
+    """Yield the messages of a range without an end, until a consumer has caught up once.
 
     `check` is that of `RangeReader`. Raises what `read_range` raises.
     """
@@ -168,10 +188,10 @@ def read_to_end(
 
 @dataclass(frozen=True)
 class TablePart:
-    """The latest message of each subject that one of the filters `subjects` matches (empty: of all subjects).
+    """The latest message of each subject that a filter of `subjects` matches (empty: all).
 
-    `created` is the stream's creation time as the server prints it. With `direct` the reader uses Direct Get, not
-    consumers. Plain data that pickles.
+    `created` is the stream's creation time as the server prints it. With `direct` the reader uses
+    Direct Get, not consumers. Plain data that pickles.
     """
 
     stream: str
@@ -190,11 +210,12 @@ def read_table(
 ) -> Iterator[MessageRun]:
     """Yield the messages of `part`, deletions and purges included.
 
-    Each of the two parts is in stream order; after the first one come messages that `read_list` has after its list.
-    The names of the consumers begin with `label`. `rolled_up`: each subject has one message, whatever the stream's
-    limit is, because its writers replace the message before. Of several (in a copy of a bucket, of a replica that lags,
-    or stored during the read) the caller takes the last one. Raises `DataLossError` if the stream was deleted,
-    `OutageError` if others wrote faster than this reader, and what `read_range` raises.
+    Each of the two parts is in stream order; after the first one come messages that `read_list` has
+    after its list. The names of the consumers begin with `label`. `rolled_up`: each subject has one
+    message, whatever the stream's limit is, because its writers replace the message before. Of
+    several (in a copy of a bucket, of a replica that lags, or stored during the read) the caller
+    takes the last one. Raises `DataLossError` if the stream was deleted, `OutageError` if others
+    wrote faster than this reader, and what `read_range` raises.
     """
     try:
         yield from _TableReader(
@@ -202,8 +223,8 @@ def read_table(
         ).read()
     except DataLossError:
         raise DataLossError(
-            f"stream {part.stream}, created at {part.created}, was deleted or created again after this read was "
-            "planned; read it again"
+            f"stream {part.stream}, created at {part.created}, was deleted or created again after "
+            "this read was planned; read it again"
         ) from None
 
 
@@ -234,35 +255,50 @@ class _TableReader:
         if not self.rolled_up and state.num_replicas > 1 and (present[1:] == present[:-1]).any():
             raise self._lagging()
         later = HashSet()
-        # A reader that takes longer for the second part than for the first one is slower than the writers.
+        # A reader that takes longer for the second part than for the first one is slower than the
+        # writers.
         patience = Deadline(time.monotonic() - begun + self.settings.retry_timeout)
-        for messages in self._stored_since(whole.end if self.direct else last + 1):
+        first = whole.end if self.direct else last + 1
+        for messages in self._stored_since(first):
             if patience.expired:
                 raise OutageError(
-                    f"stream {self.part.stream} was written to faster than it could be read: what was stored during "
-                    f"the read of its latest messages took more than {patience.seconds:.3g} s"
+                    f"stream {self.part.stream} was written to faster than it could be read: what "
+                    f"was stored during the read of its latest messages took more than {patience.seconds:.3g} s"
                 )
             if self.rolled_up:
                 yield messages
                 continue
-            hashes = subject_hashes(messages.raw_subjects())
-            rows = later.take_new(hashes)
-            known = _contains(present, hashes)
-            if (known & (messages.sequences < whole.end)).any():
-                raise self._lagging()  # an account that may not ask the leader for what the first part lacks
-            rows = rows[~known[rows]]
+            rows = self._new_rows(messages, present, later, whole.end)
             if len(rows):
                 yield MergedReplies((messages,), rows, messages.sequences[rows])
+
+    def _new_rows(
+        self, messages: MessageRun, present: Hashes, later: HashSet, end: int
+    ) -> npt.NDArray[np.int64]:
+        """Return the rows whose subjects have not come, neither in the first part nor later.
+
+        `end` is where the first part ended. `later` receives the subjects.
+        """
+        hashes = subject_hashes(messages.raw_subjects())
+        rows = later.take_new(hashes)
+        known = _contains(present, hashes)
+        if (known & (messages.sequences < end)).any():
+            # An account that may not ask the leader for the messages that the first part lacks.
+            raise self._lagging()
+        return rows[~known[rows]]
 
     def _present(
         self, whole: SequenceRange, state: StreamSummary, came: Came
     ) -> Iterator[MessageRun]:
-        """Return the messages that the stream held at the beginning, each subject once at most; see `read_list`."""
+        """Return the messages that the stream held at the beginning, each subject once at most.
+
+        See `read_list`.
+        """
         if self.direct:
             if not self.rolled_up and state.max_msgs_per_subject != 1:
                 raise JetStreamError(
-                    f"stream {state.name} keeps more than one message of a subject, so that direct gets cannot tell "
-                    "which is the last: read it with consumers"
+                    f"stream {state.name} keeps more than one message of a subject, so that direct "
+                    "gets cannot tell which is the last: read it with consumers"
                 )
             whole = replace(whole, sifted=sifts(state, whole))
             return came.noting(read_direct(self.connect, whole, self.settings, self.label))
@@ -289,7 +325,8 @@ class _TableReader:
             end = state.last_seq + 1
             if end <= first:
                 return
-            count, part = 0, replace(self.part, first=first, end=end)
+            count = 0
+            part = replace(self.part, first=first, end=end)
             part = replace(part, sifted=sifts(state, part))
             for messages in read_direct(self.connect, part, settings, self.label):
                 count += len(messages)
@@ -303,10 +340,13 @@ class _TableReader:
 
     def _lagging(self) -> OutageError:
         return OutageError(
-            f"stream {self.part.stream} was read from a replica that lags: it still had messages that newer ones have "
-            "replaced; read it again"
+            f"stream {self.part.stream} was read from a replica that lags: it still had messages "
+            "that newer ones have replaced; read it again"
         )
 
     def _look(self) -> StreamSummary:
-        """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""
+        """Return the stream's state.
+
+        Raises `DataLossError` if the stream was deleted or created again.
+        """
         return self.requests.call(partial(look, part=self.part, first=1, settled=True))

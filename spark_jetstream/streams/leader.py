@@ -26,12 +26,14 @@ def look(
             state = settled_info(connection, part.stream, context)
     except StreamNotFound as error:
         raise DataLossError(
-            f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read"
+            f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were "
+            "to be read"
         ) from error
     if state.created != part.created:
         raise DataLossError(
-            f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {first} to "
-            f"{part.end - 1} of the one created at {part.created} were to be read"
+            f"stream {part.stream} was deleted and created again (at {state.created}) while "
+            f"sequences {first} to {part.end - 1} of the one created at {part.created} were to be "
+            "read"
         )
     return state
 

@@ -31,7 +31,10 @@ _KINDS = {"KV_": "a Key-Value bucket", "OBJ_": "an Object Store bucket", "": "a 
 
 @dataclass(frozen=True)
 class RawMessage:
-    """A stored message. ``headers`` is its header block, ``b""`` without one; ``time`` is in ns since the epoch."""
+    """A stored message.
+
+    ``headers`` is its header block, ``b""`` without one; ``time`` is in ns since the epoch.
+    """
 
     subject: str
     sequence: int
@@ -41,7 +44,8 @@ class RawMessage:
 
     @property
     def message_id(self) -> bytes:
-        """The message id (`Nats-Msg-Id`), where a server finds it (server/client.go, `sliceHeader`); empty without."""
+        """The message id (`Nats-Msg-Id`); empty without one."""
+        # As a server finds it (server/client.go, `sliceHeader`).
         match = re.search(rb"\r\nNats-Msg-Id: *(.*?)\r\n", self.headers, re.DOTALL)
         return match[1] if match is not None else b""
 
@@ -49,7 +53,9 @@ class RawMessage:
 def last_message(
     connection: Connection, stream: str, subject: str, *, prefix: str | None = None
 ) -> RawMessage | None:
-    """Return the last message of a stream on a subject, or None. ``prefix`` is the stream's, if not the connection's.
+    """Return the last message of a stream on a subject, or None.
+
+    ``prefix`` is the stream's, if not the connection's.
 
     All functions of this module raise what `Connection.api` raises.
     """
@@ -60,7 +66,7 @@ def last_message(
 def next_message(
     connection: Connection, stream: str, subject: str, sequence: int, *, prefix: str | None = None
 ) -> RawMessage | None:
-    """Return the first message on a subject (or filter) from a sequence on, or None, as `last_message` does."""
+    """Return the first message on a subject (or filter) from a sequence on, or None."""
     context = f"get the message of stream {stream} on {subject} from sequence {sequence} on"
     return _message(
         connection, stream, jsapi.request_body(seq=sequence, next_by_subj=subject), context, prefix
@@ -70,7 +76,10 @@ def next_message(
 def next_sequence(
     connection: Connection, stream: str, subjects: Sequence[str], sequence: int
 ) -> int | None:
-    """Return the sequence of the first message on one of the subjects (or filters; none: all) from a sequence on."""
+    """Return the sequence of the first message on one of the subjects from a sequence on.
+
+    The subjects may be filters; without any, all messages count.
+    """
     found = next_messages(connection, stream, subjects, sequence)
     return min((message.sequence for message in found), default=None)
 
@@ -78,7 +87,10 @@ def next_sequence(
 def next_messages(
     connection: Connection, stream: str, subjects: Sequence[str], sequence: int
 ) -> list[RawMessage]:
-    """Return the first message from a sequence on for each subject (or filter; none: all) that has one."""
+    """Return the first message from a sequence on for each subject that has one.
+
+    The subjects may be filters; without any, all messages count.
+    """
     questions = [
         (f"get the message of stream {stream} on {subject} from sequence {sequence} on", subject)
         for subject in subjects or (">",)
@@ -122,9 +134,6 @@ def _messages(
         Question(at, context, jsapi.request_body(**start, **{by: subject}))
         for context, subject in questions
     ]
-    if len(asked) == 1:
-        only = _message(connection, stream, asked[0].body, asked[0].context)
-        return [] if only is None else [only]
     found: list[RawMessage] = []
     for first in range(0, len(asked), _AT_ONCE):
         some = asked[first : first + _AT_ONCE]
@@ -140,11 +149,12 @@ def _messages(
 def search_time(
     peek: Callable[[int], tuple[int, int] | None], nanoseconds: int, low: int, high: int
 ) -> tuple[int, tuple[int, int] | None]:
-    """Find where the messages stored at a time (ns) or later begin, between two sequences, by a binary search.
+    """Find where the messages stored at a time (ns) or later begin, by a binary search.
 
-    ``peek`` returns sequence and timestamp (ns) of the first message from a sequence on, or None. All messages below
-    ``low`` are earlier than the time, none from ``high`` on is. Returns the sequence from which on none is earlier, and
-    what ``peek`` says of the first message there; None if that is ``high`` itself.
+    ``peek`` returns sequence and timestamp (ns) of the first message from a sequence on, or None.
+    All messages below ``low`` are earlier than the time, none from ``high`` on is. Returns the
+    sequence from which on none is earlier, and what ``peek`` says of the first message there; None
+    if that is ``high`` itself.
     """
     found = None
     while low < high:
@@ -182,9 +192,8 @@ def _stored(body: Mapping[str, Any], context: str) -> RawMessage:
     sequence = jsapi.whole(body, "message.seq", context, least=1)
     stored = body["message"]
     try:
-        headers, data = (
-            base64.b64decode(stored.get(name) or "", validate=True) for name in ("hdrs", "data")
-        )
+        headers = base64.b64decode(stored.get("hdrs") or "", validate=True)
+        data = base64.b64decode(stored.get("data") or "", validate=True)
     except (ValueError, TypeError):
         raise ProtocolError(f"cannot {context}: the server's reply is not base64") from None
     subject = jsapi.field(body, "message.subject", str, context)
@@ -198,22 +207,21 @@ def streams_of(
     context = f"find the stream that captures {subject}{hint}"
     request = jsapi.request_body(subject=subject)
     body = ask(connection, jsapi.STREAM_NAMES, body=request, context=context, prefix=prefix)
-    return (
-        [str(name) for name in jsapi.field(body, "streams", list, context)]
-        if body.get("streams")
-        else []
-    )
+    if not body.get("streams"):
+        return []
+    return [str(name) for name in jsapi.field(body, "streams", list, context)]
 
 
 def nearest_stream(
     connect: Connect, missing: Sequence[str], prefix: str = "", *, options: bool = False
 ) -> str:
-    """Return the end of an error that one of some streams does not exist, which says what was meant; or "".
+    """Return the end of an error that one of some streams does not exist: what was meant; or "".
 
-    That is ``; did you mean NAME``, or ``; NAME is a Key-Value bucket`` where a stream of another kind has this name;
-    with ``options`` the option of that kind follows. ``prefix`` begins the names of streams that are buckets, and is no
-    part of theirs. An account that may not list its streams, or gets no answer in a moment, gets "". Of more than one
-    page only the first one is looked at, for the same name alone.
+    That is ``; did you mean NAME``, or ``; NAME is a Key-Value bucket`` where a stream of another
+    kind has this name; with ``options`` the option of that kind follows. ``prefix`` begins the
+    names of streams that are buckets, and is no part of theirs. An account that may not list its
+    streams, or gets no answer in a moment, gets "". Of more than one page only the first one is
+    looked at, for the same name alone.
     """
     if not missing:
         return ""
@@ -225,21 +233,28 @@ def nearest_stream(
     except JetStreamError as error:
         log.info("no name to suggest: %s", error)
         return ""
+    is_all = len(known) < _PAGE
+    if not is_all and len(missing) > 1:
+        return ""  # the next page may have that one
     gone = next((name for name in missing if name not in known), "")
     name = gone.removeprefix(prefix)
-    unsure = len(known) >= _PAGE and len(missing) > 1  # the next page may have that one
-    if not name or unsure:
+    if not name:
         return ""
     for kind in _KINDS:
         if f"{kind}{name}" in known:
             return _other_kind(f"{kind}{name}", prefix, options=options)
-    likely = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
-    found = closest(name, likely) if len(known) < _PAGE else ""
+    return _similar(name, known, prefix) if is_all else ""
+
+
+def _similar(name: str, streams: Sequence[str], prefix: str) -> str:
+    """Return ``; did you mean NAME`` for the one of the streams that is most like a name, or ""."""
+    likely = [each.removeprefix(prefix) for each in streams if each.startswith(prefix)]
+    found = closest(name, likely)
     return f"; did you mean {found}" if found else ""
 
 
 def _other_kind(stream: str, prefix: str, *, options: bool) -> str:
-    """Return the end of an error about a name that should begin with a prefix, and is that of a stream."""
+    """Return the end of an error about a name that a stream has, but without the prefix."""
     kind = next(each for each in _KINDS if stream.startswith(each))
     name = stream.removeprefix(kind)
     if kind == prefix:  # the stream of a bucket was given in place of the bucket
@@ -249,7 +264,7 @@ def _other_kind(stream: str, prefix: str, *, options: bool) -> str:
 
 
 def nearest_subject(connect: Connect, subject: str) -> str:
-    """Return ``; did you mean SUBJECT``, the end of an error that no stream captures a subject; or "".
+    """Return ``; did you mean SUBJECT``, where no stream captures a subject; or "".
 
     An account that may not list its streams, or gets no answer in a moment, gets "".
     """
@@ -271,12 +286,15 @@ def nearest_subject(connect: Connect, subject: str) -> str:
 
 
 def _filled(pattern: str, subject: str) -> str:
-    """Return a subject that a stream captures, with tokens of another one in the place of wildcards.
+    """Return a subject that a stream captures, with the tokens of another one for its wildcards.
 
-    "" unless the other tokens are like those of the subject: what it has in the place of wildcards says nothing.
+    "" unless the other tokens are like those of the subject: what it has in the place of wildcards
+    says nothing.
     """
-    given, literal, own = subject.split("."), list[str](), list[str]()
+    given = subject.split(".")
     tokens = pattern.split(".")
+    literal: list[str] = []
+    own: list[str] = []
     rest = tokens[-1] == ">"
     if len(tokens) > len(given) or (len(tokens) < len(given) and not rest):
         return ""
@@ -297,10 +315,11 @@ def why_silent(
     *,
     prefix: str | None = None,
 ) -> str:
-    """Return why nothing published to ``subject`` was acknowledged for so many seconds, as far as the server says.
+    """Return why nothing published to ``subject`` was acknowledged for ``seconds``.
 
-    ``stream`` is the one that should have stored it, None for the one that captures the subject. A server that cannot
-    write to its disk says so in its log alone: it answers requests as before (seen with 2.15.1).
+    ``stream`` is the one that should have stored it, None for the one that captures the subject. A
+    server that cannot write to its disk says so in its log alone: it answers requests as before
+    (seen with 2.15.1).
     """
     try:
         names = [stream] if stream else streams_of(connection, subject, "", prefix=prefix)
@@ -309,12 +328,15 @@ def why_silent(
         state = stream_info(connection, names[0], prefix=prefix)
     except JetStreamError as error:
         return f"the server does not say why: {error}"
-    stream, last = f"stream {state.name}", state.last_seq
     if state.no_ack:
-        return f"{stream} has no_ack set, so it gives none"
+        return f"stream {state.name} has no_ack set, so it gives none"
     if state.server_time and state.last_timestamp > state.server_time - seconds * 1e9:
-        return f"{stream} stores messages (the last one is {last}), so it is slow, or its answers get lost"
+        return (
+            f"stream {state.name} stores messages (the last one is {state.last_seq}), so it is "
+            "slow, or its answers get lost"
+        )
     return (
-        f"{stream} answers requests and stores nothing (its last message is {last}): its server cannot write (a full "
-        "disk; its log says so), or what is published does not reach it"
+        f"stream {state.name} answers requests and stores nothing (its last message is "
+        f"{state.last_seq}): its server cannot write (a full disk; its log says so), or what is "
+        "published does not reach it"
     )

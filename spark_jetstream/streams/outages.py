@@ -7,7 +7,7 @@ watch use it.
 |---|---|
 | yields something | ends the outage |
 | ends, and `next` is before the end of the range | makes another attempt |
-| raises an error that may pass | makes another one after a pause; `OutageError` without progress for `retry_timeout` |
+| raises an error that may pass | makes another one after a pause; `OutageError` after `retry_timeout` |
 | raises another error | raises it |
 """
 
@@ -61,16 +61,22 @@ class Reader(Protocol[Run_co]):
     next: int
 
     def attempt(self, patience: Deadline) -> Iterator[Run_co]:
-        """Yield what comes from `next` on, over one connection, for which `patience` is left; move `next` past it."""
+        """Yield what comes from `next` on, over one connection, and move `next` past it.
+
+        The connection may take as long as `patience`.
+        """
 
     def failed(self, error: JetStreamError) -> bool:
-        """Log the failure of an attempt that may pass, or raise it; return whether to pause before the next attempt."""
+        """Log the failure of an attempt that may pass, or raise it.
+
+        Return whether to pause before the next attempt.
+        """
 
 
 def through_outages(
     reader: Reader[Run_co], retry_timeout: float, backoff: Backoff, doing: str = "reading stream"
 ) -> Generator[Run_co, None, None]:
-    """Yield what the attempts of a reader yield, until `next` is the end of its range (see the table above).
+    """Yield what the attempts of a reader yield, until `next` is the end of its range.
 
     Raises `OutageError`, which begins with `doing` and the name of the stream, and errors that do
     not pass.

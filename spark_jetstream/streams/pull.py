@@ -7,9 +7,9 @@ with one consumer (`session.PullSession`); `outages.through_outages` makes the a
 | the session returns | the reader |
 |---|---|
 | `Delivered` | hands out what is in the range, and moves `next` past it |
-| `EndOfRange` | ends the range if its `confirm` agrees, or the stream's leader has nothing more either |
-| `EndOfRange`, and the leader has more | raises an error that may pass: the consumer is on a replica that lags |
-| `EndOfRange`, and the leader cannot be asked | ends the range if the third consumer in a row says so |
+| `EndOfRange` | ends the range if `confirm` agrees, or the leader has nothing more either |
+| `EndOfRange`, and the leader has more | raises an error that may pass: a replica lags |
+| `EndOfRange`, and the leader cannot be asked | ends the range at the third one in a row |
 | `EndOfRange` that is not certain | asks another consumer, after a pause |
 | ... for the third time in a row | raises an error that may pass |
 | `Lost` | raises the error |
@@ -58,7 +58,10 @@ log = logging.getLogger(__name__)
 Messages = TypeVar("Messages", bound=MessageRun)
 
 CONFIRMATIONS = 3
-"""Consumers in a row that must find nothing, where the leader cannot be asked; or that may deliver nothing."""
+"""Consumers in a row that end a range by finding nothing, where the leader cannot be asked.
+
+As many in a row that deliver nothing of what they count are an error.
+"""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class PullSettings:
     fail_on_data_loss: bool
     headers_only: bool = False
     too_much: str = ""
-    """What to do if the server closes connections because these settings ask for too much at a time (`Cuts`)."""
+    """What to do if the server closes connections because a request asks for too much (`Cuts`)."""
 
     def policy(
         self,
@@ -82,7 +85,10 @@ class PullSettings:
         expires: float = math.inf,
         **more: Any,
     ) -> Policy:
-        """Return how a session pulls; `expires` and `heartbeat` limit what the settings say, `more` is as it has it."""
+        """Return how a session pulls.
+
+        `expires` and `heartbeat` limit those of the settings, `more` are other fields of `Policy`.
+        """
         usual = min(5.0, self.expires / 2)
         limited = min(self.expires, expires)
         silence = 2 * usual + 1.0
@@ -131,8 +137,9 @@ def checked(
                 yield run
         if part.count is not None and count < part.count and not miscounted():
             raise DataLossError(
-                f"{part.count - count} of {part.count} messages of stream {part.stream}, sequences {part.first} to "
-                f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned"
+                f"{part.count - count} of {part.count} messages of stream {part.stream}, "
+                f"sequences {part.first} to {part.end - 1}, were removed (expired, purged or "
+                "deleted) after this read was planned"
             )
     except DataLossError as error:
         if settings.fail_on_data_loss:
@@ -203,7 +210,7 @@ class RangeReader:
         return (run for run in self._read("reading stream") if run is not None)
 
     def follow(self) -> Iterator[Delivered | None]:
-        """Yield the messages of a range with `Ends.NEVER`, and None: at first when the first requests are sent.
+        """Yield the messages of a range with `Ends.NEVER`, and None when requests are sent.
 
         What is stored from then on comes, even if it is removed before the caller takes it. Later a
         None shows that the server is alive.
@@ -374,7 +381,7 @@ class RangeReader:
         return min(wanted, planned)
 
     def _take(self, run: Delivered) -> Delivered | None:
-        """Return the messages of `run` that belong to the range and are new, None if none does; move `next`."""
+        """Return the messages of `run` that are new and in the range, or None; move `next`."""
         sequences = run.sequences
         first = int(sequences.searchsorted(self.next))
         # Only a list begins again: another consumer delivers messages that came already.
@@ -395,12 +402,12 @@ class RangeReader:
         return run[first:end]
 
     def _nothing_more(self, connection: Connection, patience: Deadline) -> None:
-        """End the range after a consumer has nothing from `next` on, unless that consumer lacks messages."""
+        """End the range after a consumer has nothing more, unless that consumer lacks messages."""
         if self._confirm(connection, self.next) or self._is_complete(connection, patience):
             self.next = self.part.end
 
     def _leader_has(self, connection: Connection, patience: Deadline) -> int | None:
-        """Return the first sequence of the range from `next` on that the leader has, None if there is none."""
+        """Return the leader's first sequence of the range from `next` on, None if it has none."""
         part, filters = self.part, self.part.subjects
         again = partial(look, connection, part, self.next)
         if len(filters) <= FEW_FILTERS:

@@ -1,7 +1,10 @@
-"""One pull consumer, read until it ends or is lost: `PullSession`. Requests follow ADR-37 "JetStream Simplification".
+"""One pull consumer, read until it ends or is lost: `PullSession`.
 
-How it works. A session keeps pull requests under way on one inbox, and counts what the server may still send for them:
-messages, and bytes. It holds no position in the stream. `PullSession.next` handles one event of the wire:
+Requests follow ADR-37 "JetStream Simplification".
+
+How it works. A session keeps pull requests under way on one inbox, and counts what the server may
+still send for them: messages, and bytes. It holds no position in the stream. `PullSession.next`
+handles one event of the wire:
 
 | event | the session | `next` returns |
 |---|---|---|
@@ -54,7 +57,7 @@ class Ends(enum.Enum):
     """How a session knows that the consumer has nothing more to deliver."""
 
     COUNT = "each message says how many follow it"
-    LIST = "it has a list (`last_per_subject`), and delivers as many messages as this had when it was created"
+    LIST = "it has a list (`last_per_subject`), and delivers as many messages as this had at first"
     CAUGHT_UP = "a request with `no_wait` ends at the end of the stream"
     NEVER = "it follows the stream"
 
@@ -75,13 +78,14 @@ class Policy:
     """Without any event for so long the consumer is lost."""
     ends: Ends = Ends.COUNT
     quiet_heartbeats: int = 2
-    """After so many heartbeats in a row the next message was removed, or the consumer is stuck: a new one shows which.
+    """After so many heartbeats in a row the next message was removed, or the consumer is stuck.
 
-    For a message that is removed before its delivery the server waits. A new consumer does not count it. The server
-    sends a heartbeat for each request: two of them are one interval where two requests are under way.
+    For a message that is removed before its delivery the server waits. A new consumer does not
+    count it, and shows which it was. The server sends a heartbeat for each request: two of them are
+    one interval where two requests are under way.
     """
     fruitless: int = 8
-    """After so many requests in a row that end without a message, though the server counts some, it is lost."""
+    """After so many requests in a row without a message that the server counts, it is lost."""
     idle: float = math.inf
     """A follower ends when no message came for so long."""
 
@@ -90,7 +94,8 @@ class Policy:
 class EndOfRange:
     """The consumer has nothing more to deliver.
 
-    ``certain`` is false where a request came back without any message that was counted: another consumer knows better.
+    ``certain`` is false where a request came back without any message that was counted: another
+    consumer knows better.
     """
 
     certain: bool = True
@@ -106,8 +111,7 @@ class Lost:
 class PullSession:
     """Sends the pull requests of one consumer, and receives its messages.
 
-    Its many attributes are one account: of the requests under way, of the deliveries, and of what went wrong in a row.
-    Each event changes several of them at once, and nobody else does.
+    Its attributes are one account: each event of the wire changes several of them at once.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class PullSession:
         policy: Policy,
         pending: int,
     ) -> None:
-        """Begin with the consumer ``name``, which had ``pending`` messages to deliver when it was created."""
+        """Begin with the consumer ``name``, which had ``pending`` messages to deliver at first."""
         self._connection = connection
         self._inbox = inbox
         self._stream = stream
@@ -130,11 +134,13 @@ class PullSession:
 
         # The requests under way
         endless = policy.ends is Ends.NEVER or (policy.ends is Ends.CAUGHT_UP and pending > 0)
-        #: Messages that the consumer has still to deliver; a delivery says how many are left, and 0 ends the session.
+        #: Messages that the consumer has still to deliver; a delivery says how many are left, and 0
+        #: ends the session.
         self._pending = sys.maxsize if endless else pending
         #: Messages that were requested, and neither came nor were given up by the server.
         self._outstanding = 0
-        #: Bytes that the same requests may still bring. At 0 the server has ended them without a status.
+        #: Bytes that the same requests may still bring. At 0 the server has ended them without a
+        #: status.
         self._bytes_left = 0
         #: Bytes of the next request; doubled when a message is larger, so that it comes at all.
         self._max_bytes = policy.max_bytes
@@ -146,7 +152,8 @@ class PullSession:
         # The deliveries
         #: The consumer's own sequence of its last delivery: the next one has one more.
         self._consumed = 0
-        #: `_consumed` when the last request went out: whether a request with `no_wait` brought anything.
+        #: `_consumed` when the last request went out: whether a request with `no_wait` brought
+        #: anything.
         self._before = 0
 
         # What went wrong in a row; a delivery ends the first two
@@ -159,8 +166,9 @@ class PullSession:
     def begin(self, most: int) -> str | None:
         """Send the first requests (see `ask`), and in the same write one for the stream.
 
-        Return when the stream was created, as one server says it; None when none does in time. The stream that the
-        consumer reads exists by then. Raises what the server answers (`ApiError`), and what `Inbox.receive` raises.
+        Return when the stream was created, as one server says it; None when none does in time. The
+        stream that the consumer reads exists by then. Raises what the server answers (`ApiError`),
+        and what `Inbox.receive` raises.
         """
         context = f"look at stream {self._stream}"
         self._inbox.publish(
@@ -177,20 +185,21 @@ class PullSession:
         return None
 
     def next(self, most: int, idle: float = math.inf) -> Delivered | EndOfRange | Lost | None:
-        """Request what is missing (see `ask`), and return what the next event means; None: the server is alive.
+        """Request what is missing (see `ask`), and return what the next event means.
 
-        Without a message for ``idle`` seconds the range ends. Raises an error that no new consumer can mend.
+        None shows that the server is alive. Without a message for ``idle`` seconds the range ends.
+        Raises an error that no new consumer can mend.
         """
         if not self._pending:
             return EndOfRange()
         silence = self._policy.silence
         try:
             self.ask(most)
-            event = (
-                self._early.pop(0)
-                if self._early
-                else self._inbox.receive(min(silence, idle), _LOOK)
-            )
+            event: Frames | Status | ApiReply | None
+            if self._early:
+                event = self._early.pop(0)
+            else:
+                event = self._inbox.receive(min(silence, idle), _LOOK)
             if isinstance(event, Frames):
                 return self._delivered(event)
             if isinstance(event, ApiReply):
@@ -209,15 +218,17 @@ class PullSession:
     def ask(self, most: int) -> None:
         """Keep up to two full requests under way, but never request more than ``most`` messages.
 
-        A session that catches up sends one request after the other instead, each until the end of the stream.
+        A session that catches up sends one request after the other instead, each until the end of
+        the stream.
         """
-        batch, possible = self._policy.batch, min(most, self._pending)
+        batch = self._policy.batch
+        possible = min(most, self._pending)
         if self._policy.ends is Ends.CAUGHT_UP:
             if possible and not self._outstanding:
                 self._request(batch)
             return
-        while self._outstanding <= batch and (missing := possible - self._outstanding) > 0:
-            self._request(min(batch, missing))
+        while self._outstanding <= batch and self._outstanding < possible:
+            self._request(min(batch, possible - self._outstanding))
         many = self._policy.ends is not Ends.NEVER and self._outstanding >= _MANY
         self._inbox.pace = _PACE if many else 0.0
 
@@ -239,9 +250,10 @@ class PullSession:
         self._before = self._consumed
 
     def _use(self, size: int) -> None:
-        """Take bytes off what the requests under way may bring; without any left, none is under way.
+        """Take bytes off those that the requests may bring; without any left, none is under way.
 
-        The server says nothing when it ends a request whose last byte was used (server/consumer.go, `nextWaiting`).
+        The server says nothing when it ends a request whose last byte was used (server/consumer.go,
+        `nextWaiting`).
         """
         self._bytes_left -= size
         if not self._bytes_left:
@@ -262,7 +274,8 @@ class PullSession:
         if self._policy.ends is Ends.COUNT:
             self._pending = acks.pending()
         elif self._policy.ends is Ends.LIST:
-            # The server's number also has messages that were stored later, and lacks those that were removed.
+            # The server's number also has messages that were stored later, and lacks those that
+            # were removed.
             self._pending = max(0, self._pending - len(frames))
         return Delivered(frames, acks, acks.sequences())
 
@@ -276,14 +289,7 @@ class PullSession:
         if self._policy.ends is Ends.CAUGHT_UP:
             return self._caught_up(end, status)
         if not end.over:
-            last = whole_number(status.headers.get("Nats-Last-Consumer", "")) or 0
-            if last > self._consumed:
-                raise ConsumerLost(
-                    f"deliveries {self._consumed + 1} to {last} of the consumer did not come"
-                )
-            self._heartbeats += 1
-            if self._heartbeats >= self._policy.quiet_heartbeats:
-                raise ConsumerLost("the server has sent nothing but heartbeats")
+            self._count_heartbeat(status)
             return None
         if end.undelivered is None or end.unused_bytes is None:
             raise ConsumerLost(
@@ -295,8 +301,19 @@ class PullSession:
             self._ended_without_message(end, status)
         return None
 
+    def _count_heartbeat(self, status: Status) -> None:
+        """Raise `ConsumerLost` if a heartbeat names lost deliveries, or is one too many."""
+        last = whole_number(status.headers.get("Nats-Last-Consumer", "")) or 0
+        if last > self._consumed:
+            raise ConsumerLost(
+                f"deliveries {self._consumed + 1} to {last} of the consumer did not come"
+            )
+        self._heartbeats += 1
+        if self._heartbeats >= self._policy.quiet_heartbeats:
+            raise ConsumerLost("the server has sent nothing but heartbeats")
+
     def _caught_up(self, end: jsapi.PullEnd, status: Status) -> EndOfRange | None:
-        """Handle a status for a request with `no_wait`: 404 after messages says that the stream ends there."""
+        """Handle a status for a request with `no_wait`: 404 after messages ends the stream."""
         if end.over:
             self._use(end.unused_bytes or 0)
             if self._inbox.token(status) != str(self._number):
@@ -318,13 +335,15 @@ class PullSession:
         self._fruitless += 1
         if self._fruitless >= self._policy.fruitless:
             raise ConsumerLost(
-                f"the server ends each request without a message: {status.code} {status.description}"
+                f"the server ends each request without a message: {status.code} "
+                f"{status.description}"
             )
 
     def _sent_again(self, status: Status) -> bool:
         """Resend a pull request that got 503 before the first message. Return whether it was sent.
 
-        The servers of a cluster hear of a new consumer one after the other, and the connection's may be late.
+        The servers of a cluster hear of a new consumer one after the other, and the connection's
+        may be late.
         """
         number = self._inbox.token(status)
         body = self._first_requests.get(number)
