@@ -19,7 +19,7 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.options import ConnectionOptions, SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import stream_summary
-from spark_jetstream.source.progress import Progress
+from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.testing import NatsServer
 
 RETENTIONS = ("limits", "interest", "workqueue")

@@ -60,7 +60,7 @@ Older servers answer with another message there (seen with 2.10.26 and 2.11.11).
 """
 
 PURGE_OF_LONG_STREAMS = Feature((2, 12, 0), 2)
-"""A fault: the deletion of consumers may purge a long interest stream (`LONG` in source/durable.py).
+"""A fault: the deletion of consumers may purge a long interest stream (`LONG` in source/interest_streams.py).
 
 Seen with 2.12.8, 2.14.6 and 2.15.1, and not with 2.10.26 and 2.11.11.
 """
@@ -73,7 +73,7 @@ FILTERED_PURGE = Feature((2, 15, 0), 5)
 
 An older server moves the consumer past what it purges, and past messages of the consumer's other filters. A cluster
 takes these for acknowledged, and removes them when its leaders change (seen with 2.12.8 and 2.14.6;
-tests/source/test_progress.py, test_several_filters_of_a_work_queue_and_an_older_server).
+tests/source/durable/test_progress.py, test_several_filters_of_a_work_queue_and_an_older_server).
 """
 
 CONSUMERS_BOUNDED = Feature((2, 15, 0), 5)

@@ -17,9 +17,10 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.admission import share
 from spark_jetstream.source.continuity import Evidence, latest_position
+from spark_jetstream.source.durable.lazy_commit import LazyCommit
+from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.offsets import Cuts, Offset, StreamPosition
 from spark_jetstream.source.positions import ending_position, starting_position
-from spark_jetstream.source.progress import LazyCommit, Progress
 from spark_jetstream.source.ranges import Split, count_again, cut_at, ranges_between, shares
 from spark_jetstream.source.selection import Selection
 from spark_jetstream.source.stream_batch import BatchBytes, PlannedRange, StreamBatch

@@ -12,7 +12,7 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import FilterIndex
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
-from spark_jetstream.source.durable import LONG
+from spark_jetstream.source.interest_streams import LONG
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.probes import StreamProbe
 from spark_jetstream.streams.direct import CLOCK_SKEW

@@ -133,7 +133,10 @@ class PlannedRange:
         return max(self.whole.first, position.next)
 
     def within_stream(self, task: SequenceRange) -> SequenceRange:
-        """Return a task, empty if it lies past the end of a stream that lost its tail (`durable.PAST_THE_END`)."""
+        """Return a task, empty if it lies past the end of a stream that lost its tail.
+
+        Consumers that begin there are a danger (`interest_streams.PAST_THE_END`).
+        """
         if self._plan is None or task.first <= self._plan.state.last_seq + 1:
             return task
         return replace(task, first=task.end, count=None)

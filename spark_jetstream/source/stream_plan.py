@@ -20,8 +20,9 @@ from spark_jetstream.source.continuity import (
     idle_position,
     latest_position,
 )
-from spark_jetstream.source.durable import is_long
+from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.gets import Gets
+from spark_jetstream.source.interest_streams import is_long
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.positions import (
     check_retention,
@@ -33,7 +34,6 @@ from spark_jetstream.source.positions import (
     warn_of_own_traffic,
 )
 from spark_jetstream.source.probes import probe_of
-from spark_jetstream.source.progress import LazyCommit
 from spark_jetstream.source.ranges import Split, Survey, cut_at, split
 from spark_jetstream.streams.direct import sifts
 

@@ -176,7 +176,7 @@ def first_at_leader(
     for _ in range(_TRIES):
         if not before.followed:
             # Nor is the end known: a consumer past it may purge an interest stream
-            # (`PAST_THE_END` in source/durable.py).
+            # (`PAST_THE_END` in source/interest_streams.py).
             raise ConsumerLost(f"no server leads stream {stream} that a majority follows")
         if start.get("start_sequence", 0) > before.last_seq:
             return None

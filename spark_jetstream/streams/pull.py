@@ -286,7 +286,7 @@ class RangeReader:
         """Whether the stream lost its tail, so that a consumer would begin past its end.
 
         Two such consumers that are deleted together purge an interest stream (`PAST_THE_END` in
-        source/durable.py).
+        source/interest_streams.py).
         """
         state = look(connection, self.part, self.next)
         if state.clustered and state.last_seq + 1 < self.next:

@@ -19,7 +19,7 @@ from spark_jetstream.admin.backup import backup
 from spark_jetstream.errors import ApiError
 from spark_jetstream.permissions import Permission, merged
 from spark_jetstream.protocol.features import CONSUMER_RESET
-from spark_jetstream.source import durable as durable_module
+from spark_jetstream.source.durable import consumer_state
 from tests.support import permitted as use
 from tests.support.features import for_none
 from tests.support.permissions import INBOX, Account, Case, Work, parameters
@@ -371,7 +371,7 @@ QUICK = (
 def server_before_2_14(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the cases of an old server believe that the server cannot reset consumers."""
     if "durable-old" in request.node.name:
-        monkeypatch.setattr(durable_module, "CONSUMER_RESET", for_none(CONSUMER_RESET))
+        monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_none(CONSUMER_RESET))
 
 
 @pytest.mark.parametrize("case", parameters(CASES))

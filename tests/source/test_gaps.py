@@ -20,8 +20,8 @@ from nats.js.client import JetStreamContext
 
 from spark_jetstream.errors import DataLossError, RequestTimeout
 from spark_jetstream.protocol.features import CONSUMER_RESET
-from spark_jetstream.source import durable
-from spark_jetstream.source.durable import DurableConsumers
+from spark_jetstream.source.durable import consumer_state
+from spark_jetstream.source.durable.consumers import DurableConsumers
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import ask
@@ -427,7 +427,7 @@ def test_a_running_query_notices_that_its_messages_are_purged(
     stream: MakeStream, monkeypatch: pytest.MonkeyPatch, retention: str, can_move: bool
 ) -> None:
     if not can_move:
-        monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
+        monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_none(CONSUMER_RESET))
     case = Case(stream, filtered=True, durable=True, retention=retention)
     case.publish("aab")
     (_, position), *_ = run(case.running, case.position)
@@ -587,7 +587,7 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
 def test_a_batch_that_was_planned_before_the_tail_was_lost(tmp_path: Path, stored: int) -> None:
     """It is planned again and reads nothing; what is stored since comes with later batches, once.
 
-    The server purges an interest stream when consumers that begin past its end are deleted (`durable.PAST_THE_END`).
+    The server purges an interest stream when consumers that begin past its end are deleted (`interest_streams.PAST_THE_END`).
     """
     store, kept = tmp_path / "store", tmp_path / "kept"
     given: dict[str, Any] = {"durable": "spark", "minPartitions": 3}

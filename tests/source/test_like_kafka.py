@@ -11,10 +11,10 @@ KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceS
   topic-level offsets                         test_bad_source_options: one sequence for each stream, no words
   subscribing topic by pattern       source/test_selection.py test_new_streams_are_read_from_their_first_message
   ... with topic deletions           source/test_selection.py test_nothing_is_lost_and_nothing_comes_twice
-  initial offsets (SPARK-19517)               source/test_durable_spark.py test_a_first_batch_that_is_planned_again
+  initial offsets (SPARK-19517)               source/durable/test_durable_spark.py test_a_first_batch_that_is_planned_again
   ... written by future version               source/test_offsets.py test_refuses_in_one_sentence
   delete a topic when a job is running        streams/test_readers.py test_a_stream_that_is_gone
-  allow group.id override                     source/test_durable_spark.py test_rows_and_lag
+  allow group.id override                     source/durable/test_durable_spark.py test_rows_and_lag
   read_committed, read_uncommitted            test_read_kafka_transactional_messages
   null key/values, Kafka column types         source/test_rows.py test_thousands_of_messages_of_all_sizes
   KafkaSource with watermark                  docs/test_docs.py test_examples_of_the_reading_guide

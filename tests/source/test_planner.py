@@ -30,7 +30,7 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import parse_time, rfc3339
-from spark_jetstream.source import durable, reader, stream_plan
+from spark_jetstream.source import interest_streams, reader, stream_plan
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.probes import ConsumerProbe, DirectProbe
@@ -269,7 +269,7 @@ def test_a_long_interest_stream(
         if "when the stream spans more than 50,000 sequences" in message
     ]
     assert [message.split()[1] for message in warnings] == ["N"]
-    monkeypatch.setattr(durable, "LONG", 59)
+    monkeypatch.setattr(interest_streams, "LONG", 59)
     planned = ranges("S")
     assert all(part.read_with == "direct" for part in planned)
     assert read(server.url, planned) == {"S": list(range(1, 61))}

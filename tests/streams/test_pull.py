@@ -548,7 +548,7 @@ def test_messages_removed_while_they_are_waited_for(server: NatsServer, followed
 
 @pytest.mark.full
 def test_a_stream_that_loses_its_tail_while_it_is_read(tmp_path: Path) -> None:
-    """What is left of the range does not exist. No consumer begins past the end (`durable.PAST_THE_END`)."""
+    """What is left of the range does not exist. No consumer begins past the end (`interest_streams.PAST_THE_END`)."""
     store, kept = tmp_path / "store", tmp_path / "kept"
     with NatsServer(store_dir=store) as server, WireProxy(server.url) as proxy:
         create(server.url, "S", storage="file")

@@ -16,7 +16,7 @@ from spark_jetstream.errors import PermissionDenied
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
-from spark_jetstream.source.progress import Progress
+from spark_jetstream.source.durable.progress import Progress
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
 from tests.support.reading import options

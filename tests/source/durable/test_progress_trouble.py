@@ -40,11 +40,9 @@ def test_another_run_takes_over(
 ) -> None:
     made = stream(retention=retention)
     first = Run(made).begin(9, committed=4)
-    with caplog.at_level(logging.INFO, "spark_jetstream.source.progress"):
+    with caplog.at_level(logging.INFO, "spark_jetstream.source.durable"):
         second = Run(made).open(fresh=False)
-    [line] = [
-        record.getMessage() for record in caplog.records if record.name.endswith("source.progress")
-    ]
+    [line] = [record.getMessage() for record in caplog.records if ".source.durable." in record.name]
     assert (
         "continues with consumer query (option durable) at sequence 4, which another run has had since 2"
         in line

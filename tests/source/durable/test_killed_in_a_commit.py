@@ -2,7 +2,7 @@
 
 A commit purges what the query has read, which moves the consumer on to the next message that
 matches, and then moves the consumer back. The run notes the purge in the consumer's metadata before
-it sends it (`durable.Purge`), so that the next run can tell it from one by another client.
+it sends it (`Purge`), so that the next run can tell it from one by another client.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.errors import DataLossError, JetStreamError, RequestTimeout
 from spark_jetstream.protocol.conventions import PURGE, RUN
 from spark_jetstream.protocol.features import CONSUMER_RESET, FILTERED_PURGE
-from spark_jetstream.source import durable
-from spark_jetstream.source.durable import Purge
+from spark_jetstream.source.durable import consumer_state
+from spark_jetstream.source.durable.consumer_state import Purge
 from spark_jetstream.source.planner import Planner
 from tests.support import planning
 from tests.support.features import for_none
@@ -144,7 +144,7 @@ def die_after(number: int, run: Run, committed: int) -> None:
 def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the server counts as one that cannot move a consumer."""
     if request.param:
-        monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
+        monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_none(CONSUMER_RESET))
     return bool(request.param)
 
 
@@ -303,7 +303,7 @@ def test_a_run_that_may_not_move_the_consumer_says_where_it_is(
     """A server before 2.14 cannot, and an account may not. The next run begins at the position."""
     shared = Shared(stream, "bba")
     if not refused:
-        monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
+        monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_none(CONSUMER_RESET))
     run = shared.commit()
     run.wire.deny("CONSUMER.RESET")
     run.commit(shared.next)

@@ -13,7 +13,8 @@ import pytest
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, PermissionDenied, RequestTimeout
 from spark_jetstream.protocol.features import CONSUMER_RESET
-from spark_jetstream.source import durable
+from spark_jetstream.source import interest_streams
+from spark_jetstream.source.durable import consumer_state
 from spark_jetstream.testing import NatsServer
 from tests.support.features import for_all, for_none
 from tests.support.progress import (
@@ -66,7 +67,7 @@ def admin_of(server: NatsServer) -> str:
 
 @pytest.fixture(autouse=True)
 def _old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
+    monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_none(CONSUMER_RESET))
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ def test_what_is_left_of_a_crash_is_removed_by_a_newer_server(
     with pytest.raises(Crash):
         run.commit(6)
     assert consumers(made) == [STAND_IN]
-    monkeypatch.setattr(durable, "CONSUMER_RESET", CONSUMER_RESET)
+    monkeypatch.setattr(consumer_state, "CONSUMER_RESET", CONSUMER_RESET)
     again = Run(made, url=admin_of(server)).open(fresh=False)
     assert position(made) == 6
     again.commit(6)
@@ -205,7 +206,7 @@ def test_back_behind_where_the_consumer_begins(
     made = stream()
     made.fill(10)
     Run(made).open().commit(6)
-    monkeypatch.setattr(durable, "CONSUMER_RESET", CONSUMER_RESET)
+    monkeypatch.setattr(consumer_state, "CONSUMER_RESET", CONSUMER_RESET)
     newer = Run(made).open()
     for committed in (8, 3, 5):
         newer.commit(committed)
@@ -216,7 +217,7 @@ def test_back_behind_where_the_consumer_begins(
 
 def test_a_server_that_can_and_may_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is denied is an error that says so; the way of older servers needs other permissions."""
-    monkeypatch.setattr(durable, "CONSUMER_RESET", for_all(CONSUMER_RESET))
+    monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_all(CONSUMER_RESET))
     with pytest.raises(PermissionDenied, match="option durable") as raised:
         run.commit(2)
     assert raised.value.subject == "$JS.API.CONSUMER.RESET.S.query"
@@ -275,7 +276,7 @@ def test_back_in_a_long_backlog(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     made = run.stream
     make_consumer(made, "other")
     run.commit(8)
-    monkeypatch.setattr(durable, "LONG", 5)
+    monkeypatch.setattr(interest_streams, "LONG", 5)
     run.commit(3)
     assert position(made) == 3
     assert sorted(consumers(made)) == ["other", "query", STAND_IN]
@@ -289,7 +290,7 @@ def test_back_in_a_long_backlog(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_long_backlog_that_may_not_be_removed(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable, "LONG", 2)
+    monkeypatch.setattr(interest_streams, "LONG", 2)
     run.wire.deny("CONSUMER.LIST")
     run.commit(3)
     assert "stream S keeps messages that no consumer needs any more: not allowed" in caplog.text

@@ -23,9 +23,10 @@ from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.features import CONSUMER_RESET, FILTERED_PURGE
 from spark_jetstream.protocol.jsapi import purge_request
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.source import durable, progress
-from spark_jetstream.source.durable import ConsumerState, consumer_state
-from spark_jetstream.source.progress import LazyCommit, Progress
+from spark_jetstream.source.durable import consumer_state, lazy_commit, purging
+from spark_jetstream.source.durable.consumer_state import ConsumerState
+from spark_jetstream.source.durable.lazy_commit import LazyCommit
+from spark_jetstream.source.durable.progress import Progress
 from tests.support.features import for_all, for_none
 from tests.support.planning import STATE
 from tests.support.progress import (
@@ -56,7 +57,7 @@ from tests.support.streams import Stream
 def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the server counts as one that cannot move a consumer."""
     if request.param:
-        monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
+        monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_none(CONSUMER_RESET))
     return bool(request.param)
 
 
@@ -155,10 +156,10 @@ def test_several_filters_of_a_work_queue_and_an_older_server(
     made = stream(retention="workqueue")
     filters = [f"{made.subject}.a", f"{made.subject}.b"]
     make_consumer(made, filter_subjects=filters)
-    monkeypatch.setattr(durable, "FILTERED_PURGE", for_all(FILTERED_PURGE))
+    monkeypatch.setattr(purging, "FILTERED_PURGE", for_all(FILTERED_PURGE))
     run = Run(made, *filters).open()
     made.fill_in_turn(6, "ab")
-    monkeypatch.setattr(durable, "FILTERED_PURGE", for_none(FILTERED_PURGE))
+    monkeypatch.setattr(purging, "FILTERED_PURGE", for_none(FILTERED_PURGE))
     with pytest.raises(OptionError, match="may lose unread messages"):
         run.commit(5)  # the server was replaced by an older one
     assert kept(made) == (1, 6, 6)
@@ -531,7 +532,7 @@ def test_a_consumer_that_the_server_deletes_when_nobody_uses_it(
 
 def test_a_reply_that_lacks_a_field() -> None:
     body: dict[str, Any] = {"config": {}, "delivered": {"consumer_seq": 0, "stream_seq": 6}}
-    assert consumer_state(body, "look") == ConsumerState({}, 7, 0, None, "", 0, 0.0)
+    assert ConsumerState.from_reply(body, "look") == ConsumerState({}, 7, 0, None, "", 0, 0.0)
     wrong: list[dict[str, Any]] = [
         {"config": None},
         {"delivered": {}},
@@ -541,7 +542,7 @@ def test_a_reply_that_lacks_a_field() -> None:
     ]
     for fields in wrong:
         with pytest.raises(ProtocolError, match="cannot look"):
-            consumer_state({**body, **fields}, "look")
+            ConsumerState.from_reply({**body, **fields}, "look")
 
 
 @pytest.mark.parametrize(
@@ -565,7 +566,7 @@ def test_where_a_consumer_stands(
         "delivered": {"consumer_seq": deliveries, "stream_seq": delivered},
         "ack_floor": {"consumer_seq": 0, "stream_seq": floor},
     }
-    assert consumer_state(body, "look").next == following
+    assert ConsumerState.from_reply(body, "look").next == following
 
 
 def test_a_purge_of_nothing_is_no_purge_of_everything() -> None:
@@ -666,7 +667,7 @@ def test_a_failure_is_logged_once_and_raised_by_the_next_call(
 def test_what_goes_wrong_at_once_is_raised_at_once(
     slow: Slow, lazy: LazyCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "WAIT", 60.0)
+    monkeypatch.setattr(lazy_commit, "WAIT", 60.0)
     slow.failure = JetStreamError("another run has it")
     slow.go.set()
     with pytest.raises(JetStreamError, match="another run has it"):

@@ -1,0 +1,1 @@
+"""How far Spark has committed, kept on the server by consumers (option durable)."""

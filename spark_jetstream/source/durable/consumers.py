@@ -1,0 +1,263 @@
+"""Requests about the durable consumers that show how far Spark has committed.
+
+No client pulls from such a consumer; `Progress` moves it when a batch is committed
+(docs/progress.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import Requests, ask, stream_info
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerNotFound,
+    JetStreamError,
+    OptionError,
+    ServerBusy,
+)
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
+from spark_jetstream.protocol.stream import StreamSummary
+from spark_jetstream.protocol.subjects import FilterIndex
+from spark_jetstream.source.durable.consumer_state import (
+    ConsumerState,
+    Purge,
+    filters_of,
+    listed,
+    metadata_of,
+)
+
+log = logging.getLogger(__name__)
+
+_EVERYTHING = (">",)  # what a consumer without filters has
+
+
+def taken(durable: str, stream: str, consumer: ConsumerState) -> JetStreamError:
+    """Return the error of a run whose consumer belongs to another run now."""
+    when = f" at {consumer.since}" if consumer.since else ""
+    return JetStreamError(
+        f"another run has taken over consumer {durable} of stream {stream} (option durable){when}: "
+        "each query needs a durable of its own, and only one run of it may continue"
+    )
+
+
+@dataclass(frozen=True)
+class DurableConsumers:
+    """The durable consumers of one run of a query, and their stand-ins.
+
+    All methods raise what `Connection.api` raises, and retry nothing. `requests` gives the
+    connection, anew for each request. `filters` are the subject filters of the query, empty for
+    all, `run` is the token of the run.
+    """
+
+    requests: Requests
+    filters: tuple[str, ...]
+    run: str
+
+    def stream(self, stream: str) -> StreamSummary:
+        """Return the state of the stream."""
+        return stream_info(self._connection(), stream, f"read stream {stream} (option stream)")
+
+    # One consumer
+
+    def info(self, stream: str, name: str) -> ConsumerState | None:
+        """Return the consumer, None if there is none."""
+        context = f"look at consumer {name} of stream {stream} (option durable)"
+        try:
+            body = ask(self._connection(), jsapi.CONSUMER_INFO, stream, name, context=context)
+        except ConsumerNotFound:
+            return None
+        return ConsumerState.from_reply(body, context)
+
+    def create(self, stream: str, name: str, since: str, start: int | None = None) -> ConsumerState:
+        """Create the consumer in the name of this run.
+
+        Nothing happens if this run has created the same before. The consumer begins at the sequence
+        `start`, by default at the first message. `since`: when the run began, by the server's
+        clock. Raises `OptionError` if another consumer of a work queue has the filter, and
+        `JetStreamError` if another run was faster.
+        """
+        context = f"create consumer {name} on stream {stream} (option durable)"
+        # Only fields that server 2.10 knows. The server and the stream have defaults for the rest.
+        config: dict[str, Any] = {
+            "durable_name": name,
+            "name": name,
+            "description": "how far a Spark query has committed",
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "replay_policy": "instant",
+            "metadata": {RUN: self.run, SINCE: since},
+        }
+        if start is not None and start > 1:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
+        config |= jsapi.filter_fields(self.filters)
+        try:
+            request = jsapi.consumer_request(stream, config)
+            return self._write(stream, name, self.filters, request, context)
+        except ApiError as error:
+            if error.err_code in jsapi.FILTER_TAKEN:
+                raise self._filter_taken(stream) from None
+            if error.err_code == jsapi.CONSUMER_EXISTS:
+                other = self.info(stream, name)
+                if other is not None and other.run != self.run:
+                    raise taken(name, stream, other) from None
+            raise
+
+    def take_over(
+        self, stream: str, name: str, consumer: ConsumerState, since: str
+    ) -> ConsumerState:
+        """Write into the consumer's metadata that this run has it now; nothing else changes."""
+        context = f"take over consumer {name} of stream {stream} (option durable)"
+        marks = {**metadata_of(consumer.config), RUN: self.run, SINCE: since}
+        return self._mark(stream, name, consumer, marks, context)
+
+    def note(
+        self,
+        stream: str,
+        name: str,
+        consumer: ConsumerState,
+        purge: Purge | None,
+    ) -> ConsumerState:
+        """Note a purge in the consumer's metadata; None deletes the note. Nothing else changes."""
+        context = f"note a commit in consumer {name} of stream {stream} (option durable)"
+        marks = metadata_of(consumer.config)
+        marks.pop(PURGE, None)
+        if purge is not None:
+            marks[PURGE] = purge.note()
+        return self._mark(stream, name, consumer, marks, context)
+
+    def reset(self, stream: str, name: str, sequence: int) -> ConsumerState:
+        """Move the consumer. The server does not reply for a missing one (`RequestTimeout`)."""
+        context = f"move consumer {name} of stream {stream} to sequence {sequence} (option durable)"
+        request = jsapi.request_body(seq=sequence)
+        body = self._api(jsapi.CONSUMER_RESET, stream, name, body=request, to=context)
+        return ConsumerState.from_reply(body, context)
+
+    def delete(self, stream: str, name: str) -> None:
+        """Delete the consumer, if it exists."""
+        context = f"delete consumer {name} of stream {stream} (option durable)"
+        with contextlib.suppress(ConsumerNotFound):
+            self._api(jsapi.CONSUMER_DELETE, stream, name, to=context)
+
+    def touch(self, stream: str, name: str) -> None:
+        """Keep the server from deleting a consumer that has an `inactive_threshold`.
+
+        Only pulls count for that.
+        """
+        context = f"keep consumer {name} of stream {stream} (option durable)"
+        connection = self._connection()
+        subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
+        # No message fits into it: it delivers nothing, and counts as activity.
+        request = jsapi.request_body(batch=1, max_bytes=1, no_wait=True)
+        connection.request(subject, request, context=context)
+
+    # Purges
+
+    def purge(self, stream: str, end: int) -> None:
+        """Remove the messages of the query's filters below the sequence `end`, at least 2."""
+        if not self.filters:
+            self._purge(stream, end, None)
+        for subject in self.filters:
+            self._purge(stream, end, subject)
+
+    def sweep(self, stream: str, end: int, own: Sequence[str]) -> None:
+        """Purge an interest stream below `end`, as far as no consumer but those in `own` needs it.
+
+        The consumers move along. A failure loses nothing: it is logged as a warning.
+        """
+        context = f"list the consumers of stream {stream}"
+        try:
+            for consumer in self._all(stream):
+                if consumer.get("name") not in own:
+                    end = min(end, ConsumerState.from_reply(consumer, context).next)
+            if end > self.stream(stream).first_kept:
+                self._purge(stream, end, None)
+        except JetStreamError as error:
+            log.warning(
+                "stream %s keeps messages that no consumer needs any more: %s", stream, error
+            )
+
+    def _purge(self, stream: str, end: int, subject: str | None) -> None:
+        context = f"remove what was committed from stream {stream} (option durable)"
+        self._api(jsapi.STREAM_PURGE, stream, body=jsapi.purge_request(end, subject), to=context)
+
+    # The requests themselves
+
+    def _connection(self) -> Connection:
+        return self.requests.connect(self.requests.retry_timeout)
+
+    def _api(self, template: str, *names: str, body: bytes = b"", to: str) -> dict[str, Any]:
+        connection = self._connection()
+        return connection.api(jsapi.subject(connection.prefix, template, *names), body, context=to)
+
+    def _mark(
+        self,
+        stream: str,
+        name: str,
+        consumer: ConsumerState,
+        metadata: Mapping[str, str],
+        context: str,
+    ) -> ConsumerState:
+        """Replace the consumer's metadata."""
+        # The server itself adds the keys that are left out.
+        kept = {key: value for key, value in metadata.items() if not key.startswith("_nats.")}
+        config = {**consumer.config, "metadata": kept}
+        in_subject: tuple[str, ...] = ()
+        if config.get("filter_subject"):
+            # A filter that the configuration has in a list must not be part of the subject.
+            in_subject = consumer.filters
+        request = jsapi.consumer_request(stream, config, action="update")
+        return self._write(stream, name, in_subject, request, context)
+
+    def _write(
+        self, stream: str, name: str, filters: Sequence[str], request: bytes, context: str
+    ) -> ConsumerState:
+        connection = self._connection()
+        subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
+        body = connection.api(subject, request, context=context)
+        return ConsumerState.from_reply(body, context)
+
+    def _filter_taken(self, stream: str) -> OptionError:
+        """Return the error of a work queue where other consumers have what the query reads."""
+        mine = FilterIndex(self.filters or _EVERYTHING)
+        holders: list[str] = []
+        # The names of the others help, and are not needed.
+        with contextlib.suppress(JetStreamError):
+            for consumer in self._all(stream):
+                theirs = filters_of(jsapi.field(consumer, "config", dict, "list"))
+                if any(map(mine.overlapping, theirs or _EVERYTHING)):
+                    holders.append(f"{consumer.get('name')} ({listed(theirs)})")
+        return OptionError(
+            f"stream {stream} is a work queue, which gives each message to one consumer only, and "
+            f"{', '.join(holders) or 'another consumer'} already has what this query reads "
+            f"({listed(self.filters)}): the option subjects must not overlap with the filters of "
+            "other consumers",
+            option="subjects",
+        )
+
+    def _all(self, stream: str) -> list[dict[str, Any]]:
+        """Return the stream's consumers, as CONSUMER.LIST describes them.
+
+        Raises `ServerBusy` if some are missing.
+        """
+        context = f"list the consumers of stream {stream}"
+        consumers: list[dict[str, Any]] = []
+        total = 1
+        while len(consumers) < total:
+            request = jsapi.request_body(offset=len(consumers))
+            body = self._api(jsapi.CONSUMER_LIST, stream, body=request, to=context)
+            page = jsapi.field(body, "consumers", list, context)
+            consumers += page
+            total = int(jsapi.field(body, "total", int, context))
+            ends_early = not page and total
+            if body.get("missing") or ends_early:
+                raise ServerBusy(
+                    f"cannot {context}: not all are known now", code=0, err_code=0, description=""
+                )
+        return consumers

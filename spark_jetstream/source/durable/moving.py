@@ -1,0 +1,248 @@
+"""Commits that move the consumer: on streams with limits and interest retention.
+
+A commit goes
+
+- by CONSUMER.RESET;
+- where the server cannot do that (before 2.14, or before the sequence at which the consumer began)
+  by creating the consumer again, with a stand-in that holds its place meanwhile: (1) create the
+  stand-in at the position, (2) delete the consumer, (3) create it at the position, (4) delete the
+  stand-in;
+- in a long interest stream without CONSUMER.RESET (`interest_streams.LONG`): by a purge below what
+  all other consumers need.
+
+Each step may be repeated. What the server has shows what a crash left. "Loss" is one on an interest
+stream.
+
+| consumer | stand-in | after | a new run (`open`) | the same run (`check`, `commit`) |
+|---|---|---|---|---|
+| this run's | no | a commit | | continues |
+| this run's | yes | (1) or (3) | | continues; a commit deletes the stand-in |
+| another's, or nobody's | no | a run that ended | takes it over | raises |
+| another's | yes | (1) or (3) | takes it over; a commit deletes the stand-in | raises |
+| none | yes | (2) | creates it at the stand-in | the same; raises if that is another run's |
+| none | no | its deletion | creates it; a loss unless `fresh` | creates it; a loss |
+| with another configuration | | another client's use | raises | raises |
+| with unknown deliveries | | another client's use | raises | raises |
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_jetstream.errors import ApiError, JetStreamError, RequestTimeout
+from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.conventions import stand_in
+from spark_jetstream.protocol.stream import StreamSummary
+from spark_jetstream.source.durable.consumer_state import ConsumerState
+from spark_jetstream.source.durable.consumers import DurableConsumers, taken
+from spark_jetstream.source.durable.stream_progress import StreamProgress
+from spark_jetstream.source.interest_streams import is_long
+from spark_jetstream.source.probes import probe_of
+
+log = logging.getLogger(__name__)
+
+
+class MovingProgress(StreamProgress):
+    """A `StreamProgress` whose commits move the consumer."""
+
+    def __init__(
+        self, consumers: DurableConsumers, options: SourceOptions, state: StreamSummary
+    ) -> None:
+        super().__init__(consumers, options, state)
+        self._stand_in = stand_in(self._name)
+        #: The run resumes from a checkpoint, and has committed nothing yet: the consumer may be
+        #: ahead of the checkpoint.
+        self._resumed = False
+        #: A stand-in may exist that an earlier run, or attempt, did not delete; until a commit
+        #: deletes it.
+        self._stand_in_is_left = False
+        #: Where the last request moves the consumer. The server may have moved it although no reply
+        #: came.
+        self._moved_to = 0
+        #: Everything below is in Spark's sink. The last request of an earlier run may move the
+        #: consumer so far.
+        self._done = 0
+
+    def open(self, state: StreamSummary, *, fresh: bool) -> None:
+        """See `StreamProgress.open`."""
+        self._resumed = not fresh
+        consumer = self._consumers.info(self._stream, self._name)
+        standing_in = self._consumers.info(self._stream, self._stand_in)
+        self._stand_in_is_left = standing_in is not None
+        if consumer is not None:
+            consumer = self._take_over(state, consumer, fresh=fresh)
+        elif standing_in is not None:
+            # A run has ended between deleting the consumer and creating it again.
+            consumer = self._create(standing_in.next)
+            self._held_from = standing_in.next
+        else:
+            if not fresh:
+                self.report_not_held(state, self._missing_text())
+            consumer = self._create()
+            self._held_from = self._unheld_before(state, fresh=fresh)
+        self._remember(consumer)
+        if state.retention == "interest" and consumer.inactive_threshold:
+            self._warn_of_inactivity(consumer)
+
+    def check(self, state: StreamSummary, done: int) -> None:
+        """See `StreamProgress.check`."""
+        self._done = max(self._done, done)
+        super().check(state, done)
+
+    def commit(self, state: StreamSummary, next_sequence: int) -> None:
+        """See `StreamProgress.commit`."""
+        self._done = next_sequence
+        consumer = self._look(state)
+        if consumer is None:
+            return
+        if consumer.next == next_sequence and not self._stand_in_is_left:
+            self._resumed = False
+            return
+        # The caller's state may be from before an outage, in which the stream lost its tail.
+        state = self._consumers.stream(self._stream)
+        if self._stand_in_is_left:
+            # Only now: `_look` has shown that no earlier run is alive.
+            self._delete_stand_in(long=is_long(state))
+        if not self._can_commit(state, next_sequence):
+            return
+        is_ahead = consumer.next > max(next_sequence, state.first_kept)
+        if is_ahead and self._resumed:
+            self.report_not_held(
+                state,
+                f"consumer {self._name} of stream {self._stream} is ahead of the checkpoint, at "
+                f"sequence {consumer.next}, and has not held the messages from sequence "
+                f"{next_sequence} on",
+            )
+        if is_ahead or consumer.next < next_sequence:
+            self._moved_to = next_sequence
+            self._remember(self._move(state, consumer, next_sequence))
+        self._resumed = False
+
+    def _create(self, start: int | None = None) -> ConsumerState:
+        return self._consumers.create(self._stream, self._name, self._since, start)
+
+    def _warn_of_inactivity(self, consumer: ConsumerState) -> None:
+        log.warning(
+            "stream %s: its limits (consumer_limits), or its account's, let the server delete "
+            "consumer %s (option durable) after %g s without a sign of life. The query gives "
+            "one at each trigger; if it is down for longer, messages are lost: raise "
+            "inactive_threshold",
+            self._stream,
+            self._name,
+            consumer.inactive_threshold,
+        )
+
+    # Looking
+
+    def _see_moved(self, state: StreamSummary, consumer: ConsumerState) -> None:
+        """Raise if another client moved the consumer past messages that Spark has not committed."""
+        if consumer.next < self._next:
+            # A server that crashed may have lost the last move. To hold messages for too long does
+            # no harm.
+            log.info(
+                "stream %s: consumer %s is back at sequence %d",
+                self._stream,
+                self._name,
+                consumer.next,
+            )
+        elif self._was_moved_by_others(state, consumer):
+            self._report_moved_on(state, consumer)
+        self._next = consumer.next
+
+    def _was_moved_by_others(self, state: StreamSummary, consumer: ConsumerState) -> bool:
+        if consumer.next in (self._next, self._moved_to):
+            return False
+        # The reader's own check finds what the stream has lost at its beginning.
+        return consumer.next > max(state.first_kept, self._done)
+
+    def _report_moved_on(self, state: StreamSummary, consumer: ConsumerState) -> None:
+        """Raise, or warn, that the consumer was moved on."""
+        moved = (
+            f"consumer {self._name} of stream {self._stream} (option durable) was moved from "
+            f"sequence {self._next} to {consumer.next}"
+        )
+        probe = probe_of(
+            self._consumers.requests,
+            self._stream,
+            self._consumers.filters,
+            direct=self._options.read_with == "direct",
+        )
+        passed_over = probe.peek(self._next)
+        if passed_over is not None and passed_over[0] < consumer.next:
+            raise JetStreamError(
+                f"{moved} by another client, past messages that Spark has not committed"
+            )
+        # The server moves the consumer when matching messages are purged.
+        self.report_not_held(
+            state, f"{moved}, by a purge or by another client: the messages between are gone"
+        )
+
+    def _restored(self, state: StreamSummary, now: StreamSummary) -> ConsumerState:
+        standing_in = self._consumers.info(self._stream, self._stand_in)
+        if standing_in is None:
+            return super()._restored(state, now)
+        # This run was interrupted between deleting the consumer and creating it again.
+        if standing_in.run != self._consumers.run:
+            raise taken(self._name, self._stream, standing_in)
+        consumer = self._create(standing_in.next)
+        self._delete_stand_in(long=is_long(now))
+        return consumer
+
+    # Moving
+
+    def _move(self, state: StreamSummary, consumer: ConsumerState, to: int) -> ConsumerState:
+        """Return the consumer after it was moved to a sequence."""
+        if not consumer.can_move_to(to):
+            return self._move_by_stand_in(state, consumer, to)
+        try:
+            return self._consumers.reset(self._stream, self._name, to)
+        except RequestTimeout:
+            # The server does not reply for a missing consumer, and one that was moved needs no
+            # second request.
+            again = self._look(state)
+            if again is None or again.next != to:
+                raise
+            return again
+        except ApiError as error:
+            if error.err_code != jsapi.RESET_REFUSED:
+                raise
+            return self._move_by_stand_in(state, consumer, to)
+
+    def _move_by_stand_in(
+        self, state: StreamSummary, consumer: ConsumerState, to: int
+    ) -> ConsumerState:
+        """Create the consumer again where the server cannot move it.
+
+        At each moment one of two consumers holds what is not committed. A crash between two steps
+        leaves the consumer, or the stand-in, or both; `open` and `_look` repair that.
+        """
+        long = is_long(state)
+        if long and to > consumer.next:
+            return self._move_by_purge(consumer, to)
+        self._stand_in_is_left = True  # until it is deleted below, or by the next commit
+        self._consumers.create(self._stream, self._stand_in, self._since, to)
+        now = self._consumers.info(self._stream, self._name)
+        if now is not None and now.run != self._consumers.run:
+            self._delete_stand_in(long=long)
+            raise taken(self._name, self._stream, now)
+        self._consumers.delete(self._stream, self._name)
+        consumer = self._create(to)
+        self._delete_stand_in(long=long)
+        return consumer
+
+    def _move_by_purge(self, consumer: ConsumerState, to: int) -> ConsumerState:
+        """Purge a long interest stream, which moves the consumer, as far as other consumers are.
+
+        To hold messages for too long does no harm.
+        """
+        self._consumers.sweep(self._stream, to, (self._name, self._stand_in))
+        moved = self._consumers.info(self._stream, self._name)
+        return consumer if moved is None else moved
+
+    def _delete_stand_in(self, *, long: bool) -> None:
+        """Delete the stand-in; in a long interest stream leave that to a later commit."""
+        self._stand_in_is_left = True
+        if not long:
+            self._consumers.delete(self._stream, self._stand_in)
+            self._stand_in_is_left = False
