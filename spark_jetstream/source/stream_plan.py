@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +12,6 @@ from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary
-from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.continuity import (
     Evidence,
     check_continuity,
@@ -23,6 +22,8 @@ from spark_jetstream.source.continuity import (
 from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.gets import Gets
 from spark_jetstream.source.interest_streams import is_long
+from spark_jetstream.source.last_read import LastRead, look_up_last_read
+from spark_jetstream.source.matches import LastMatch, UnmatchedRanges
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.positions import (
     check_retention,
@@ -39,19 +40,13 @@ from spark_jetstream.streams.direct import sifts
 
 log = logging.getLogger(__name__)
 
-# Nanoseconds for which it counts that a replica, which may lag, has found nothing.
-_DOUBTED = 5_000_000_000
-# Nanoseconds. The server skips what no consumer of an interest stream wants, and takes the time of that, with which the
-# stream then ends, from a clock of tenths of a second (seen with 2.15.1: server/filestore.go, `SkipMsg`). So what was
-# stored before may have a later time: test_the_time_of_a_skipped_message.
-_COARSE = 300_000_000
-
 
 class StreamPlan:
-    """One stream of a query. For one thread at a time; those of different streams share only what is thread-safe.
+    """One stream of a query. For one thread at a time.
 
-    Except for `see` and `note_deleted` the methods need a state that `see` has taken. They raise what `Requests.call`
-    raises. Nine of the sixteen attributes are what it remembers (docs/architecture.md, "Processes").
+    The plans of different streams share only what is thread-safe. Except for `see` and
+    `note_deleted` the methods need a state that `see` has taken. They raise what `Requests.call`
+    raises.
     """
 
     def __init__(
@@ -59,29 +54,27 @@ class StreamPlan:
     ) -> None:
         self.name = name
         self.context = f"read stream {name} (option {options.chosen_by})"
+        #: The state as last seen; None before that, and after the stream was deleted.
         self.known: StreamSummary | None = None
-        """The state as last seen; None before that, and after the stream was deleted."""
+        self.probe = probe_of(
+            requests, name, options.subjects, direct=options.read_with == "direct"
+        )
         self._options = options
         self._requests = requests
         self._progress = progress
         self._gets = Gets(requests, options)
-        self.probe = probe_of(
-            requests, name, options.subjects, direct=options.read_with == "direct"
-        )
-        self._deleted = False  # and logged
-        self._warned = False  # of its retention
-        # The position whose last message was looked up, and the state of the stream then.
-        self._verified: tuple[StreamPosition, StreamSummary] | None = None
-        # When the stream was created, and from which to below which sequence nothing matches: after the position, and
-        # after the end that was found last.
-        self._unmatched: list[tuple[str, int, int]] = []
-        # Of the filter ">" a server looks at the last sequence alone, and finds nothing if that message was deleted.
+        # Whether it is logged that the stream was deleted.
+        self._deletion_is_logged = False
+        # Whether it is logged what its retention removes.
+        self._retention_is_logged = False
+        # Of the filter ">" a server looks at the last sequence alone, and finds nothing if that
+        # message was deleted.
         self._all_match = not options.subjects or ">" in options.subjects
-        # Where the last message that matches was found last. Creation and end of the stream for which that counts, and
-        # until when, by the server's clock.
-        self._last_match = StreamPosition(1, "none")
-        self._counts: tuple[tuple[str, int], int] = ("", 0), 0
-        # Where a stream that lost its tail goes back to from the last position: what is stored since was not read.
+        self._last_read = LastRead()
+        self._last_match = LastMatch()
+        self._unmatched = UnmatchedRanges()
+        # Where a stream that lost its tail goes back to from the last position: what is stored
+        # since was not read.
         self._back: int | None = None
 
     # The state
@@ -93,10 +86,10 @@ class StreamPlan:
         return self.known
 
     def see(self, reply: StreamSummary | StreamNotFound, position: StreamPosition | None) -> None:
-        """Take the server's reply to STREAM.INFO, check that the query can read the stream, and choose how.
+        """Take the server's reply to STREAM.INFO, if the query can read the stream; choose how.
 
-        `position` is that of the query: a state that contradicts it, and one without any, must come from a leader that
-        a majority follows. Raises `StreamNotFound`, and `OptionError`.
+        `position` is that of the query: a state that contradicts it, and one without any, must come
+        from a leader that a majority follows. Raises `StreamNotFound`, and `OptionError`.
         """
         state = self._settled(reply, position)
         self.probe.check(state)
@@ -105,74 +98,80 @@ class StreamPlan:
         if needs_direct(state, self._options, endangered=endangered) and not self.probe.direct:
             if endangered:
                 log.warning(
-                    "stream %s is read with Direct Get: it has interest retention and many messages",
+                    "stream %s is read with Direct Get: it has interest retention and many "
+                    "messages",
                     self.name,
                 )
             self.probe = probe_of(self._requests, self.name, self._options.subjects, direct=True)
-        if state.retention == "interest" and not self._warned:
-            self._warned = True
+        if state.retention == "interest" and not self._retention_is_logged:
+            self._retention_is_logged = True
             warn_of_interest(state, held=self._options.durable is not None)
         if self.known is None:
             warn_of_filters(state, self._options)
             warn_of_own_traffic(state, self._options)
-        self._deleted = False
+        self._deletion_is_logged = False
         self.known = state
 
     def _settled(
         self, reply: StreamSummary | StreamNotFound, position: StreamPosition | None
     ) -> StreamSummary:
         """Return a state that no former leader gave."""
-        if isinstance(reply, StreamSummary):
-            doubtful = contradicts(position, reply) if position is not None else not reply.followed
+        if isinstance(reply, StreamNotFound):
+            if position is None or self._deletion_is_logged:
+                raise reply
+        else:
+            doubtful = not reply.followed
+            if position is not None:
+                doubtful = contradicts(position, reply)
             if not (doubtful and reply.clustered):
                 return reply
-        elif position is None or self._deleted:
-            raise reply
         return self._requests.call(partial(settled_info, name=self.name, context=self.context))
 
     def note_deleted(self) -> None:
         """Forget the state of a stream that does not exist any more, and log that once."""
         self.known = None
-        if not self._deleted:
-            self._deleted = True
+        if not self._deletion_is_logged:
+            self._deletion_is_logged = True
             log.warning(
-                "stream %s was deleted; failOnDataLoss is false, so the query goes on without it, and reads it from "
-                "its first message on when it is created again",
+                "stream %s was deleted; failOnDataLoss is false, so the query goes on without it, "
+                "and reads it from its first message on when it is created again",
                 self.name,
             )
 
     def has_unread(self, position: StreamPosition) -> bool:
-        """Whether the stream, when it was seen last, had a message from a position on that the query must read."""
+        """Whether the stream had an unread message from a position on, when it was seen last."""
         state = self.known
         if state is None or state.created != position.created:
             return False
-        end = state.last_seq + 1 if self._all_match else self._last_match.next
+        end = state.last_seq + 1 if self._all_match else self._last_match.position.next
         return max(position.next, state.first_kept) < end
 
     # Where it continues
 
     def begin(self) -> StreamPosition:
-        """Return where a stream without a position begins. The durable consumer must exist before that is decided."""
+        """Return where a stream without a position begins."""
         if self._options.durable is not None:
             check_start(self.state, self._options)
+            # The durable consumer must exist before that is decided.
             if self._progress.open(self.state, fresh=True):
                 self.see(self._requests.stream(self.name, self.context), None)
         # Nothing is committed yet: Spark asks again where to begin if its first batch fails.
         return starting_position(self._options, self.probe, self.state)
 
     def continued(self, position: StreamPosition | None, read: Evidence | None) -> StreamPosition:
-        """Return the position if the stream still continues there, and where to continue otherwise.
+        """Return the position if the stream still continues there, and where to continue if not.
 
         `read` is the result of `look_up`, None if that is not due. Raises `DataLossError`.
         """
         if position is None:
             return self.begin()
         state = self.state
-        self._progress.hold(state, position.next if position.created == state.created else 0)
+        same_stream = position.created == state.created
+        self._progress.hold(state, position.next if same_stream else 0)
         following = self._checked(position, read)
         self._back = following.next if following.next < position.next else None
-        # When a batch begins, everything before it is in the sink. Spark calls `commit` later, when the next batch has
-        # rows, and never for the last batch of a run.
+        # When a batch begins, everything before it is in the sink. Spark calls `commit` later, when
+        # the next batch has rows, and never for the last batch of a run.
         if following == position:
             self._progress.commit(state, position.next)
         return following
@@ -180,40 +179,49 @@ class StreamPlan:
     def commit(self, position: StreamPosition) -> None:
         """Move the durable consumer to a position up to which everything is in the sink.
 
-        If `continued` went back from there, the consumer goes no further than that: Spark commits where the last batch
-        ended after it has asked for the end of the next one.
+        If `continued` went back from there, the consumer goes no further than that: Spark commits
+        where the last batch ended after it has asked for the end of the next one.
         """
-        if self.known is not None and position.created == self.known.created:
-            safe = position.next if self._back is None else min(position.next, self._back)
-            self._progress.commit(self.known, safe)
+        if self.known is None or position.created != self.known.created:
+            return
+        next_sequence = position.next
+        if self._back is not None:
+            next_sequence = min(next_sequence, self._back)
+        self._progress.commit(self.known, next_sequence)
 
     def _checked(self, position: StreamPosition, read: Evidence | None) -> StreamPosition:
+        """Return where to continue; raise, or log, what the stream has lost."""
         state = self.state
         evidence = replace(
             read or Evidence(),
-            matched_up_to=self._matched_up_to(position),
+            matched_up_to=self._unmatched.up_to(position, state),
             held=self._progress.holds(state, position.next),
         )
-        filtered, bucket = bool(self._options.subjects), self._options.of_bucket
         following, missing = check_continuity(
-            position, state, evidence, filtered=filtered, bucket=bucket
+            position,
+            state,
+            evidence,
+            filtered=bool(self._options.subjects),
+            bucket=self._options.of_bucket,
         )
         if following == position and read is not None:
-            self._verified = position, state
-        if missing is not None and following == position:
-            # Logged once.
+            self._last_read.remember(position, state)
+        if missing is None:
+            return following
+        if following == position:
             log.warning("%s", missing)
-            self._unmatched = [(state.created, position.next, state.first_seq)]
-        elif missing is not None and self._options.fail_on_data_loss:
+            # So it is logged once.
+            self._unmatched.replace(state.created, position.next, state.first_seq)
+            return following
+        if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{missing}; set failOnDataLoss=false to go on at sequence {following.next}"
             )
-        elif missing is not None:
-            log.warning(
-                "%s; failOnDataLoss is false, so reading goes on at sequence %d",
-                missing,
-                following.next,
-            )
+        log.warning(
+            "%s; failOnDataLoss is false, so reading goes on at sequence %d",
+            missing,
+            following.next,
+        )
         return following
 
     def is_due(self, position: StreamPosition | None, *, planned: bool) -> bool:
@@ -221,134 +229,82 @@ class StreamPlan:
 
         With `planned` once is enough for each position: its batch was planned after that.
         """
-        state = self.state
-        if position is None or position.created != state.created or position.last_timestamp == 0:
+        if position is None:
             return False
-        looked_up, then = self._verified or (None, state)
-        if (state.last_seq, state.last_timestamp) == (position.next - 1, position.last_timestamp):
-            # The state shows it, and there is nothing to read.
-            self._verified = position, state
-            return False
-        if looked_up is None or state.last_seq < position.next - 1:
-            return True
-        same_end = (state.last_seq, state.last_timestamp) == (then.last_seq, then.last_timestamp)
-        if looked_up == position and (planned or same_end):
-            return False
-        return not state.term or state.term != then.term
+        return self._last_read.is_due(position, self.state, planned=planned)
 
     def will_be_due(self, position: StreamPosition) -> bool:
-        """Whether `is_due` will be true of a position of the next look, as after each batch without a term."""
-        if self.known is None or self.known.term or position.last_timestamp == 0:
-            return False
-        return self._verified is None or self._verified[0] != position
+        """Whether `is_due` will be true of a position in the next state, as far as is known."""
+        return self.known is not None and self._last_read.will_be_due(position, self.known)
 
     def look_up(self, position: StreamPosition, known: Mapping[str, int | None]) -> Evidence:
-        """Return `Evidence.reread` and `Evidence.later` of a position.
-
-        `known` has, by stream, the time of the last message read where it was looked up already, None if it is gone.
-        """
-        last_read, state = position.next - 1, self.state
-        reread = known.get(self.name)
-        if self.name not in known and state.first_seq <= last_read <= state.last_seq:
-            reread = self.probe.stored_at(last_read)
-        later = None
-        if reread != position.last_timestamp:
-            later = self.probe.first_of_all_after(position.last_timestamp + 1)
-        if (
-            later is not None
-            and reread is None
-            and last_read <= state.last_seq
-            and state.retention == "interest"
-        ):
-            certain = self.probe.first_of_all_after(position.last_timestamp + _COARSE)
-            later = later if certain is not None and certain[0] < position.next else None
-        return Evidence(reread=reread, later=later)
+        """Return what `look_up_last_read` does, of this stream."""
+        return look_up_last_read(self.probe, self.state, position, known)
 
     # What waits
 
     def last_matching(self) -> StreamPosition:
-        """Return the position after the last message that matches (others make no batch); sequence 1 if none does.
+        """Return the position after the last message that matches; sequence 1 if none does.
 
-        What was found in the same state is not asked for again.
+        Messages that do not match make no batch.
         """
-        state = self.state
         if self._all_match:
-            return latest_position(state)
-        if (
-            self._counts[0] != (state.created, state.last_seq)
-            or state.server_time >= self._counts[1]
-        ):
-            sequence, stored_at = self.probe.last() or (0, 0)
-            until = INT64_MAX if self.probe.certain else state.server_time + _DOUBTED
-            self._last_match = StreamPosition(sequence + 1, state.created, stored_at)
-            self._counts = (state.created, state.last_seq), until
-        return self._last_match
+            return latest_position(self.state)
+        return self._last_match.find(self.state, self.probe)
 
     def end(self, position: StreamPosition, *, later: bool = True) -> StreamPosition:
         """Return how far the stream could be read now; never before `position`.
 
-        Without `later` messages that match are left for a later run: only the position of a quiet filter may move.
+        Without `later` messages that match are left for a later run: only the position of a quiet
+        filter may move.
         """
         state = self.state
         if state.last_seq < position.next:
             return position
         end = self.last_matching()
-        # A batch that ends there still begins at the position. What is known of messages that are
-        # gone stays true, also where the whole batch is gone.
-        lasting = max(end.next, state.first_kept + 1)
-        covering = [known for known in self._unmatched if known[1] <= position.next]
-        before = [known for known in covering if known[2] < lasting]
-        self._unmatched = [
-            *before[-1:],
-            (state.created, end.next, max(end.next, state.last_seq + 1)),
-        ]
+        self._unmatched.add(position, end.next, state)
         if end.next > position.next:
-            self._counts = (
-                ("", 0),
-                0,
-            )  # the next batch looks again: a replica may not have known the last one yet
+            # The next batch looks again: a replica may not have known the last one yet.
+            self._last_match.forget()
             return end if later else position
         # Also of a stream with nothing new, whose first messages go by their age.
-        return (
-            idle_position(position, state, held=self._progress.holds(state, position.next))
-            or position
-        )
-
-    def _matched_up_to(self, position: StreamPosition) -> int:
-        """Return `Evidence.matched_up_to` of a position; 0 when the tail was lost since."""
-        state = self.state
-        ends = [
-            end
-            for created, first, end in self._unmatched
-            if created == state.created and first <= position.next
-        ]
-        return max((end for end in ends if end <= state.last_seq + 1), default=0)
+        held = self._progress.holds(state, position.next)
+        return idle_position(position, state, held=held) or position
 
     def backlog(self, position: StreamPosition, end: StreamPosition) -> int:
         """Return how many messages wait, only as exactly as the limits need it."""
-        options, state = self._options, self.state
-        if end.next <= position.next:
+        state = self.state
+        if end.next <= position.next or self._all_are_read(position, end):
             return 0
         first = max(position.next, state.first_kept)
-        counted = (
-            options.max_messages_per_trigger
-            or options.max_bytes_per_trigger
-            or options.min_messages_per_trigger
-        )
-        if options.subjects and end.next == self._matched_up_to(position) == state.last_seq + 1:
-            return 0
-        if not counted or not (options.subjects or state.num_deleted):
+        may_be_fewer = bool(self._options.subjects) or state.num_deleted != 0
+        if not (self._has_limit and may_be_fewer):
             return max(0, end.next - first)
-        # Messages published between the answers raise the later ones; the mean takes half of them for the second.
-        probe = self.probe
-        before, waiting, after = (
-            probe.pending(end.next),
-            probe.pending(first),
-            probe.pending(end.next),
+        # Messages published between the answers raise the later ones; the mean takes half of them
+        # for the second.
+        before = self.probe.pending(end.next)
+        waiting = self.probe.pending(first)
+        after = self.probe.pending(end.next)
+        backlog = max(0, waiting - (before + after) // 2)
+        if backlog == 0 and self.probe.direct:
+            # Replicas that lag may count no messages where the end shows that there are some.
+            return end.next - first
+        return backlog
+
+    def _all_are_read(self, position: StreamPosition, end: StreamPosition) -> bool:
+        """Whether nothing matches from the position to the end of the stream, which is `end`."""
+        if not self._options.subjects or end.next != self.state.last_seq + 1:
+            return False
+        return self._unmatched.up_to(position, self.state) == end.next
+
+    @property
+    def _has_limit(self) -> bool:
+        """Whether an option limits a micro-batch, so that messages must be counted."""
+        return bool(
+            self._options.max_messages_per_trigger
+            or self._options.max_bytes_per_trigger
+            or self._options.min_messages_per_trigger
         )
-        counted = max(0, waiting - (before + after) // 2)
-        # Replicas that lag may count no messages where the end shows that there are some.
-        return counted or (end.next - first if probe.direct else 0)
 
     # Tasks
 
@@ -369,14 +325,14 @@ class StreamPlan:
         return Survey(replace(counted, sifted=True), None if dense else probe)
 
     def split(self, survey: Survey, tasks: int, most: int) -> Split:
-        """Cut the range of a survey into at least so many tasks, of at most so many messages each."""
+        """Cut the range of a survey into at least `tasks` tasks, of at most `most` messages each."""
         cut = split(survey, max_messages=most, tasks=tasks)
         number = sum(cut.cuts[1::2])
         largest = -(-survey.count // number)
         if largest > self._options.max_messages_per_partition:
             log.warning(
-                "a batch of stream %s has so many messages that each of its %d tasks reads up to %d of them, more than "
-                "option maxMessagesPerPartition says",
+                "a batch of stream %s has so many messages that each of its %d tasks reads up to "
+                "%d of them, more than option maxMessagesPerPartition says",
                 self.name,
                 number,
                 largest,
@@ -391,24 +347,25 @@ class StreamPlan:
 
     def tasks(self, whole: SequenceRange, split: Split) -> list[SequenceRange]:
         """Return the pieces of a range, with the reader of each."""
-        options, state, dense = self._options, self.state, self.is_dense(whole)
+        dense = self.is_dense(whole)
+        # A task must not report messages as lost that newer ones replace, or that only the replica
+        # which counted them still had.
+        replaced = self.state.replaces or self._options.of_bucket
+        uncounted = replaced or (self.probe.direct and not dense)
         pieces = cut_at(whole, split)
-        direct = self.probe.direct
-        read_with: ReadWith = "direct" if direct else "consumer"
-        # A task must not report messages as lost that newer ones replace, or that only the replica which counted them
-        # still had.
-        replaced = state.replaces or options.of_bucket
-        uncounted = replaced or (direct and not dense)
-        largest = max(piece.count or 0 for piece in pieces)
-        if (
-            options.read_with == "auto"
-            and not direct
-            and dense
-            and not replaced
-            and self._gets.suit(state, largest)
-        ):
-            read_with = "auto"
-        return [
-            replace(piece, read_with=read_with, count=None if uncounted else piece.count)
-            for piece in pieces
-        ]
+        read_with = self._reader_of(pieces, can_choose=dense and not replaced)
+        tasks: list[SequenceRange] = []
+        for piece in pieces:
+            count = None if uncounted else piece.count
+            tasks.append(replace(piece, read_with=read_with, count=count))
+        return tasks
+
+    def _reader_of(self, pieces: Sequence[SequenceRange], *, can_choose: bool) -> ReadWith:
+        """Return how tasks read. `can_choose`: each task knows how many messages it must find."""
+        if self.probe.direct:
+            return "direct"
+        if self._options.read_with == "auto" and can_choose:
+            largest = max(piece.count or 0 for piece in pieces)
+            if self._gets.suit(self.state, largest):
+                return "auto"
+        return "consumer"
