@@ -61,7 +61,10 @@ PURE = (
     "options",
     "permissions",
     "admin.models",
-    *(f"source.{name}" for name in ("offsets", "ranges", "admission", "search", "continuity")),
+    *(
+        f"source.{name}"
+        for name in ("offsets", "ranges", "splits", "admission", "search", "continuity")
+    ),
     "buckets.kv",
     "monitoring.stream_lag",
     *(

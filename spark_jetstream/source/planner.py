@@ -21,8 +21,9 @@ from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.offsets import Cuts, Offset, StreamPosition
 from spark_jetstream.source.positions import ending_position, starting_position
-from spark_jetstream.source.ranges import Split, count_again, cut_at, ranges_between, shares
+from spark_jetstream.source.ranges import Split, cut_at, ranges_between, shares
 from spark_jetstream.source.selection import Selection
+from spark_jetstream.source.splits import count_again
 from spark_jetstream.source.stream_batch import BatchBytes, PlannedRange, StreamBatch
 from spark_jetstream.source.stream_plan import StreamPlan
 

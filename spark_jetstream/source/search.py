@@ -1,6 +1,7 @@
 """What planning asks the server about a stream, and the search that makes do with it.
 
-Planning needs the sequence of the n-th matching message; the server only counts those from a sequence on.
+Planning needs the sequence of the n-th matching message; the server only counts those from a
+sequence on.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import NamedTuple, Protocol
 class Probe(Protocol):
     """Requests about the messages of one stream that match the filter, answered as of now.
 
-    Each costs the server about 0.5 ms, and up to 85 ms for a wildcard in the middle of a large stream. The stream may
-    change between two calls, so two answers may disagree.
+    Each costs the server about 0.5 ms, and up to 85 ms for a wildcard in the middle of a large
+    stream. The stream may change between two calls, so two answers may disagree.
     """
 
     def pending(self, first: int) -> int:
         """Return the number of messages with a sequence >= ``first``."""
 
     def peek(self, first: int) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the first message with a sequence >= ``first``, or None."""
+        """Return sequence and timestamp (ns) of the first message from ``first`` on, or None."""
 
 
 class Point(NamedTuple):
@@ -32,7 +33,10 @@ class Point(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """The result of `find_cut` after ``used`` probes: ``low`` is the cut if its count is in the window."""
+    """The result of `find_cut` after ``used`` probes.
+
+    ``low`` is the cut if its count is in the window.
+    """
 
     low: Point
     high: Point
@@ -48,32 +52,37 @@ def find_cut(
     window: tuple[int, int],
     probes: int,
 ) -> Bracket:
-    """Look for a sequence with ``window[0] <= below(sequence) <= window[1]`` between two known points.
+    """Look for a sequence with ``window[0] <= below(sequence) <= window[1]`` between two points.
 
-    ``below`` counts the messages below a sequence; counts that disagree are forced between the two points. ``low.below
-    <= window[1]`` and ``high.below > window[1]`` must hold. If there is no such sequence, or ``probes`` questions are
-    used up (of ``below`` and to ``probe`` together), the closest points are returned.
+    ``below`` counts the messages below a sequence; counts that disagree are forced between the two
+    points. ``low.below <= window[1]`` and ``high.below > window[1]`` must hold. If there is no such
+    sequence, or ``probes`` questions are used up (of ``below`` and to ``probe`` together), the
+    closest points are returned.
 
-    Regula falsi finds the cut within a few steps where messages are spread evenly. Where they come in runs, with gaps
-    between them, a step that hardly came nearer is followed by other methods: from the lower point at the density last
-    seen there, on a logarithmic scale (which finds a run in a range of any size), by bisection. A lower point inside a
-    gap is moved to the end of the gap.
+    Regula falsi finds the cut within a few steps where messages are spread evenly. Where they come
+    in runs, with gaps between them, a step that hardly came nearer is followed by other methods:
+    from the lower point at the density last seen there, on a logarithmic scale (which finds a run
+    in a range of any size), by bisection. A lower point inside a gap is moved to the end of the
+    gap.
     """
     least, most = window
     aim = (least + most) // 2
-    used = poor = 0
+    used = 0
+    poor_steps = 0  # one after the other
     error = high.below - low.below
-    # Distance and messages of the last move of the lower point; at first as if every sequence matched.
+    # Distance and messages of the last move of the lower point; at first as if every sequence
+    # matched.
     step = Point(1, 1)
     while low.below < least and used < probes and high.sequence - low.sequence > 1:
-        sequence = _guess(low, high, aim, step, poor % 4)
+        sequence = _guess(low, high, aim, step, method=poor_steps % 4)
         point = Point(sequence, min(max(below(sequence), low.below), high.below))
         used += 1
         if least <= point.below <= most:
             return Bracket(point, point, used)
-        nearer = abs(point.below - aim)
-        poor = 0 if nearer <= error // 2 else poor + 1
-        error = min(error, nearer)
+        distance = abs(point.below - aim)
+        # A good step halves the error.
+        poor_steps = 0 if distance <= error // 2 else poor_steps + 1
+        error = min(error, distance)
         if point.below > most:
             high = point
         elif point.below > low.below:
@@ -81,13 +90,20 @@ def find_cut(
             low = point
         elif used < probes:
             used += 1
-            message = probe.peek(sequence)
-            following = sequence if message is None else message[0]
-            low = Point(min(max(following, sequence), high.sequence - 1), low.below)
+            low = Point(_end_of_gap(probe, sequence, high), low.below)
     return Bracket(low, high, used)
 
 
-def _guess(low: Point, high: Point, aim: int, step: Point, method: int) -> int:
+def _end_of_gap(probe: Probe, sequence: int, high: Point) -> int:
+    """Return the sequence of the next message, below `high`."""
+    found = probe.peek(sequence)
+    if found is None:
+        return sequence
+    return min(max(found[0], sequence), high.sequence - 1)
+
+
+def _guess(low: Point, high: Point, aim: int, step: Point, *, method: int) -> int:
+    """Return a sequence between two points where `aim` messages may be below."""
     need = max(1, aim - low.below)
     surplus = max(1, high.below - aim)
     width = high.sequence - low.sequence
@@ -99,6 +115,6 @@ def _guess(low: Point, high: Point, aim: int, step: Point, method: int) -> int:
         guess = low.sequence + isqrt(width * need)
     else:
         guess = low.sequence + width // 2
-    # There is at most one message per sequence: nearer to either end the count cannot be what is looked for.
+    # There is at most one message per sequence: nearer to either end the count cannot be `aim`.
     guess = min(max(guess, low.sequence + need), high.sequence - surplus)
     return min(max(guess, low.sequence + 1), high.sequence - 1)

@@ -35,7 +35,8 @@ from spark_jetstream.source.positions import (
     warn_of_own_traffic,
 )
 from spark_jetstream.source.probes import probe_of
-from spark_jetstream.source.ranges import Split, Survey, cut_at, split
+from spark_jetstream.source.ranges import Split, cut_at
+from spark_jetstream.source.splits import Survey, split
 from spark_jetstream.streams.direct import sifts
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from spark_jetstream.source import interest_streams, reader, stream_plan
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.probes import ConsumerProbe, DirectProbe
-from spark_jetstream.source.ranges import Survey
+from spark_jetstream.source.splits import Survey
 from spark_jetstream.source.stream_plan import StreamPlan
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import SEQUENCE, data_source

@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.ranges import (
-    MAX_PIECES,
-    SPLIT_PROBES,
-    Split,
-    Survey,
-    count_again,
-    cut_at,
-    ranges_between,
-    shares,
-    split,
-)
+from spark_jetstream.source.ranges import MAX_PIECES, Split, cut_at, ranges_between, shares
 from spark_jetstream.source.search import Probe
+from spark_jetstream.source.splits import SPLIT_PROBES, Survey, count_again, split
 from tests.support.planning import FakeStream, MovingStream, matches, runs, scattered
 
 CREATED = "2026-02-03T04:05:06.1Z"
