@@ -8,12 +8,35 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
+from spark_jetstream.schema import (
+    BUCKET_COLUMNS,
+    COLUMNS,
+    COUNTER_COLUMNS,
+    DEAD_LETTER_COLUMNS,
+    OBJECT_COLUMNS,
+)
+from spark_jetstream.sink.kv import BucketColumns
+from spark_jetstream.sink.objects import ObjectColumns
+from spark_jetstream.sink.rows import SinkColumns
 
 PACKAGE = Path(__file__).parents[1] / "spark_jetstream"
+
+SOURCE_COLUMNS = [
+    column.name
+    for table in (
+        COLUMNS,
+        DEAD_LETTER_COLUMNS,
+        BUCKET_COLUMNS,
+        COUNTER_COLUMNS,
+        OBJECT_COLUMNS,
+    )
+    for column in table
+]
 
 #: A layer imports only what stands above it. Parts of one line do not know each other.
 LAYERS = (
@@ -157,9 +180,9 @@ def reachable(name: str) -> set[str]:
     return seen
 
 
-#: Layers that speak of streams, sequences and limits. What an error advises is added where the options are known, or
-#: taken from `options.advice`.
-WITHOUT_OPTIONS = {"client", "streams", "buckets", "protocol"}
+#: Layers that speak of streams, sequences and limits. The layers that know the options and columns
+#: add the advice of an error, or the lower ones take it from `options.advice`.
+WITHOUT_OPTIONS = {"client", "streams", "protocol", "buckets"}
 
 
 def within(name: str, places: set[str]) -> bool:
@@ -239,7 +262,25 @@ def test_lower_layers_name_no_option() -> None:
     # A name in camel case is an option's; a plain word is one after the word "option".
     camel = "|".join(sorted(name for name in names if not name.islower()))
     option = re.compile(rf"\b({camel})\b|\b[oO]ptions? ({'|'.join(sorted(names))})\b")
-    lower = {
-        name: path.read_text() for name, path in MODULES.items() if within(name, WITHOUT_OPTIONS)
+    assert lower_layers_with(option) == {}
+
+
+def test_lower_layers_name_no_column_of_the_sink() -> None:
+    names = {
+        name for columns in (SinkColumns, BucketColumns, ObjectColumns) for name in columns.accepted
     }
-    assert {name: option.findall(text) for name, text in lower.items() if option.search(text)} == {}
+    # A column of the source may have the same name, and so may a field of the API.
+    own = {name for name in names - set(SOURCE_COLUMNS) if "_" in name}
+    column = re.compile(
+        rf"\b({'|'.join(sorted(own))})\b|\b[cC]olumns? [`\"']*({'|'.join(sorted(names))})\b"
+    )
+    assert lower_layers_with(column) == {}
+
+
+def lower_layers_with(pattern: re.Pattern[str]) -> dict[str, list[Any]]:
+    """Modules of `WITHOUT_OPTIONS` that have a pattern in code or comments, with what matches it."""
+    found = {}
+    for name, path in MODULES.items():
+        if within(name, WITHOUT_OPTIONS):
+            found[name] = pattern.findall(path.read_text())
+    return {name: matches for name, matches in found.items() if matches}

@@ -50,7 +50,7 @@ from spark_jetstream.options.names import CommaList, KeyFilter
 from spark_jetstream.options.values import Span
 from spark_jetstream.protocol import columns, jsapi
 from spark_jetstream.protocol.headers import block_headers
-from spark_jetstream.protocol.pub_ack import STORE_FAILED, is_full
+from spark_jetstream.protocol.pub_ack import Cause, RefusalCode, StoreFault, cause
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.protocol.units import LONGEST_TTL, Nanoseconds, minutes_or_months, shown
 from spark_jetstream.streams.latest import TablePart, read_table
@@ -67,12 +67,12 @@ _ANY = "$KV.*"  # the subjects of a bucket with messages from other buckets
 _HALF_AN_HOUR = Nanoseconds.of("30m")
 _FILTERS = CommaList(KeyFilter(), "keys", apart=True)
 #: What a refusal means for a bucket, by the server's error code (nats-server: server/errors.json).
-_ADVICE = {
-    10054: "with its headers the value is larger than max_value_size of bucket {0.bucket}",
-    STORE_FAILED: "bucket {0.bucket} takes nothing more: it is full (max_bytes)",
-    10109: "bucket {0.bucket} is sealed",
-    10111: "a purge needs allow_rollup_hdrs on stream {0.stream}",
-    10166: "a ttl needs limit_marker_ttl of bucket {0.bucket}",
+_ADVICE: Mapping[Cause, str] = {
+    RefusalCode.MESSAGE_TOO_LARGE: "with its headers the value is larger than max_value_size of bucket {0.bucket}",
+    StoreFault.STREAM_FULL: "bucket {0.bucket} takes nothing more: it is full (max_bytes)",
+    RefusalCode.STREAM_SEALED: "bucket {0.bucket} is sealed",
+    RefusalCode.ROLLUP_DISABLED: "a purge needs allow_rollup_hdrs on stream {0.stream}",
+    RefusalCode.TTL_DISABLED: "a ttl needs limit_marker_ttl of bucket {0.bucket}",
 }
 
 
@@ -512,9 +512,7 @@ class Bucket:
             wanted = f"revision {expected} was expected" if expected else "none was expected"
             problem = f"cannot {context}: {wanted}, but it has {_revision_text(actual)}"
             return self._wrong_revision(problem, key, expected, actual, error.err_code)
-        advice = _ADVICE.get(error.err_code)
-        if error.err_code == STORE_FAILED and not is_full(error.err_code, error.description):
-            advice = None
+        advice = _ADVICE.get(cause(error.err_code, error.description))
         if advice is None:
             return error
         reason = f"{advice.format(self._place.origin)}: {error.description}"

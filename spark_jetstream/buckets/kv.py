@@ -32,12 +32,13 @@ from spark_jetstream.protocol.arrow import (
     without,
 )
 from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.pub_ack import RefusalCode
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
 STREAM_PREFIX = "KV_"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 """The header with the revision that a key must have (0: none) for a message to be stored."""
-WRONG_REVISION = 10071
+WRONG_REVISION = RefusalCode.WRONG_LAST_SEQUENCE.value
 """Error code of a message whose expected revision is not the latest one."""
 
 OPERATIONS: tuple[str, ...] = ("PUT", "DELETE", "PURGE")

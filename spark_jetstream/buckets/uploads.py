@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
+from spark_jetstream.options import advice
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.features import EXPECTED_STREAM_PASSES_MIRRORS
 from spark_jetstream.protocol.pub_ack import (
-    ADVICE,
     NO_STREAM,
     AckReader,
+    Cause,
     Outcome,
     Refusal,
+    RefusalCode,
     StoredAcks,
+    StoreFault,
     is_undecided,
     outcome,
     reason,
@@ -297,18 +300,21 @@ class Uploads:
             )
 
 
-#: What to change, where that is another thing for a bucket than for a stream.
-_ADVICE = {
-    10060: "the subjects of the bucket belong to another stream",
-    10071: "another writer has stored an object of this name meanwhile",
-    10077: "the bucket is full: raise its max_bytes, or remove objects",
-    10111: "the stream is no Object Store bucket: it does not allow rollup headers",
+#: What to change when a bucket refuses a message of an object.
+_ADVICE: Mapping[Cause, str] = {
+    **advice.REFUSED_MESSAGES,
+    RefusalCode.OTHER_STREAM: "the subjects of the bucket belong to another stream",
+    RefusalCode.WRONG_LAST_SEQUENCE: "another writer has stored an object of this name meanwhile",
+    StoreFault.STREAM_FULL: "the bucket is full: raise its max_bytes, or remove objects",
+    RefusalCode.ROLLUP_DISABLED: (
+        "the stream is no Object Store bucket: it does not allow rollup headers"
+    ),
 }
 
 
 def _refused(refusal: Refusal) -> NotStored:
     """Return the failure for a refusal, once all other payloads have their answers."""
-    text = reason(refusal, {**ADVICE, **_ADVICE})
+    text = reason(refusal, _ADVICE)
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
     if refusal.err_code == WRONG_REVISION:
         disposition = Disposition.RETRY

@@ -28,7 +28,7 @@ DEAD_LETTER = b"Dead-Letter-"
 SCHEDULED_ID = "Scheduled-Msg-Id"
 """The header with the message id of a schedule: the server publishes the schedule's message without `Nats-Msg-Id`."""
 ATOMIC_GROUP = "Atomic-Group"
-"""The header with the name of the group (column `atomic_group`) that a row was stored with."""
+"""The header with the name of the group that a row was stored with."""
 ADMIN_READER = "spark-jetstream-admin"
 """The label (`reader_consumer`) of the consumers that read for the administration."""
 DEFAULT_CHUNK_SIZE = 128 * 1024

@@ -1,4 +1,6 @@
-"""Reads the acknowledgements of published rows, in bulk, and says what a refusal means for its row. Pure.
+"""Reads the acknowledgements of published rows, in bulk, and says what a refusal means for its row.
+
+No socket, no clock, no logging. The layers above know columns and options, and add what to change.
 
 A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true`` when it knows the
 message id, with ``,"val":"5"`` for the new value of a counter, with ``,"batch":"b","count":3`` for the last message of
@@ -215,108 +217,96 @@ class Outcome(enum.Enum):
     FAIL = "no row can be stored as things are"
 
 
-STORE_FAILED = 10077
-"""Error code of a store that takes no message; only the server's words say why (`_STORE`)."""
-ACCOUNT_IS_FULL = 10002
+class RefusalCode(enum.IntEnum):
+    """Error codes with which a server refuses a message (nats-server: server/errors.json)."""
+
+    ACCOUNT_FULL = 10002
+    RESOURCES_USED = 10023
+    MEMORY_USED = 10028
+    STORAGE_USED = 10047
+    MESSAGE_TOO_LARGE = 10054
+    OTHER_STREAM = 10060
+    WRONG_LAST_ID = 10070
+    WRONG_LAST_SEQUENCE = 10071
+    STORE_FAILED = 10077
+    HEADERS_TOO_LARGE = 10097
+    STREAM_SEALED = 10109
+    ROLLUP_DISABLED = 10111
+    TTL_INVALID = 10165
+    TTL_DISABLED = 10166
+    # An increment of a counter:
+    COUNTERS_DISABLED = 10168
+    INCREMENT_MISSING = 10169
+    INCREMENT_HAS_PAYLOAD = 10170
+    INCREMENT_INVALID = 10171
+    COUNTER_BROKEN = 10172
+    # An atomic batch:
+    BATCHES_DISABLED = 10174
+    BATCH_INCOMPLETE = 10176
+    BATCH_TOO_LARGE = 10199
+    BATCH_HAS_KNOWN_ID = 10201
+    # A schedule:
+    SCHEDULES_DISABLED = 10188
+    SCHEDULE_INVALID = 10189
+    SCHEDULE_TARGET_INVALID = 10190
+    SCHEDULE_TTL_INVALID = 10191
+    SCHEDULE_ROLLUP_INVALID = 10192
+
+
+ACCOUNT_IS_FULL = RefusalCode.ACCOUNT_FULL.value
 """Error code: the account has no room for a message."""
 
-_FULL = "the stream is full and discards what is new: raise its limits or set discard to old"
-_LARGEST_RECORD = (
-    "a stream with file storage keeps no message of more than 32 MiB: make the row smaller, or "
-    "write to a stream with memory storage"
-)
-#: What the words of a store mean that begin so (nats-server: server/store.go). Older servers send
+
+class StoreFault(enum.Enum):
+    """Why a store takes no message (`RefusalCode.STORE_FAILED`); only the server's words say it."""
+
+    STREAM_FULL = "the stream discards what is new, and has no room"
+    SUBJECT_FULL = "the subject has no room"
+    RECORD_TOO_LARGE = "the store keeps no message of this size"
+
+
+Cause = int | StoreFault
+"""Why a message is not stored: the error code, or the fault of the store where it is known."""
+
+#: How the server's words about a store begin (nats-server: server/store.go). Older servers send
 #: others, for errors that pass.
-_STORE: Mapping[str, tuple[Outcome, str]] = {
-    "maximum messages per subject exceeded": (
-        Outcome.LOOK,
-        "raise the stream's max_msgs_per_subject",
-    ),
-    "maximum messages exceeded": (Outcome.RETRY, _FULL),
-    "maximum bytes exceeded": (Outcome.RETRY, _FULL),
-    "message too large": (Outcome.REFUSED, _LARGEST_RECORD),
+_STORE_FAULTS: Mapping[str, StoreFault] = {
+    "maximum messages per subject exceeded": StoreFault.SUBJECT_FULL,
+    "maximum messages exceeded": StoreFault.STREAM_FULL,
+    "maximum bytes exceeded": StoreFault.STREAM_FULL,
+    "message too large": StoreFault.RECORD_TOO_LARGE,
 }
-#: err_code -> what it means, and what to change (nats-server: server/errors.json); what is missing is worth a retry or
-#: fails.
-_MEANING: Mapping[int, tuple[Outcome, str]] = {
-    10054: (Outcome.REFUSED, "raise the stream's max_msg_size"),
-    10060: (Outcome.REFUSED, ""),  # another stream than the expected one
-    10070: (Outcome.REFUSED, ""),  # wrong last message id
-    10071: (
-        Outcome.LOOK,
-        "column expected_last_subject_sequence names another message than the last one on its subject",
-    ),
-    10097: (Outcome.REFUSED, "make column headers smaller: a server keeps 64 KiB of them"),
-    10109: (
-        Outcome.FAIL,
-        "nothing can be written to a sealed stream any more: write to another one",
-    ),
-    10111: (Outcome.REFUSED, "set allow_rollup_hdrs on the stream, or drop column rollup"),
-    10165: (
-        Outcome.REFUSED,
-        "column ttl takes a duration of at least one second, such as 90s or 5m, or never",
-    ),
-    10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl or schedule_ttl"),
-    # An increment of a counter:
-    10168: (
-        Outcome.REFUSED,
-        "counters need a stream made with allow_msg_counter; for another one, drop column incr",
-    ),
-    10169: (
-        Outcome.REFUSED,
-        "the stream holds counters (allow_msg_counter): give each row a value in column incr",
-    ),
-    10170: (Outcome.REFUSED, "a row with column incr has no payload: leave column data null"),
-    10171: (
-        Outcome.REFUSED,
-        "column incr takes an integer, and allows no other demand on the server",
-    ),
-    10172: (
-        Outcome.REFUSED,
-        "the last message on this subject is broken: delete it, whose increment is then lost",
-    ),
-    # An atomic batch:
-    10174: (
-        Outcome.REFUSED,
-        "a subject of the group belongs to a stream without allow_atomic: a group is for one stream",
-    ),
-    10176: (
-        Outcome.RETRY,
-        "does the stream capture the subjects of all rows?",
-    ),  # also after a cut or an election
-    10199: (
-        Outcome.REFUSED,
-        "make the group smaller, or raise the server's limit (jetstream, max_batch_size)",
-    ),
-    10201: (
-        Outcome.REFUSED,
-        "some of its rows are stored, and others are not: is column msg_id right?",
-    ),
-    10188: (Outcome.REFUSED, "set allow_msg_schedules on the stream, or drop column schedule"),
-    10189: (
-        Outcome.REFUSED,
-        "column schedule takes a time with its zone, as 2030-01-31T08:00:00Z or after @at, and since nats-server 2.14 "
-        "@every with one second or more, cron with six fields, @hourly, @daily, @weekly, @monthly and @yearly",
-    ),
-    10190: (
-        Outcome.REFUSED,
-        "column schedule_target must be another subject of the same stream, without wildcards",
-    ),
-    10191: (
-        Outcome.REFUSED,
-        "column schedule_ttl takes at least one second, such as 90s or 5m, or never",
-    ),
-    10192: (Outcome.REFUSED, "column rollup must be sub or null in a row with a schedule"),
-    # Headers of a row that no column makes, and that servers know which this release does not:
-    **dict.fromkeys((10177, 10193, 10203, 10212, 10223, 10227), (Outcome.REFUSED, "")),
-}
-ADVICE: Mapping[int, str] = {
-    **{err_code: advice for err_code, (_, advice) in _MEANING.items()},
-    **dict.fromkeys(
-        (ACCOUNT_IS_FULL, 10023, 10028, 10047),
-        "make room, or raise the limits of the server or the account",
-    ),
-    STORE_FAILED: _FULL,  # where `is_full`
+#: What each cause means for the row. A code that is missing here is worth a retry, or fails.
+_OUTCOMES: Mapping[Cause, Outcome] = {
+    StoreFault.STREAM_FULL: Outcome.RETRY,
+    StoreFault.SUBJECT_FULL: Outcome.LOOK,
+    StoreFault.RECORD_TOO_LARGE: Outcome.REFUSED,
+    RefusalCode.STORE_FAILED: Outcome.RETRY,  # in words that are not known
+    RefusalCode.MESSAGE_TOO_LARGE: Outcome.REFUSED,
+    RefusalCode.OTHER_STREAM: Outcome.REFUSED,
+    RefusalCode.WRONG_LAST_ID: Outcome.REFUSED,
+    RefusalCode.WRONG_LAST_SEQUENCE: Outcome.LOOK,
+    RefusalCode.HEADERS_TOO_LARGE: Outcome.REFUSED,
+    RefusalCode.STREAM_SEALED: Outcome.FAIL,
+    RefusalCode.ROLLUP_DISABLED: Outcome.REFUSED,
+    RefusalCode.TTL_INVALID: Outcome.REFUSED,
+    RefusalCode.TTL_DISABLED: Outcome.REFUSED,
+    RefusalCode.COUNTERS_DISABLED: Outcome.REFUSED,
+    RefusalCode.INCREMENT_MISSING: Outcome.REFUSED,
+    RefusalCode.INCREMENT_HAS_PAYLOAD: Outcome.REFUSED,
+    RefusalCode.INCREMENT_INVALID: Outcome.REFUSED,
+    RefusalCode.COUNTER_BROKEN: Outcome.REFUSED,
+    RefusalCode.BATCHES_DISABLED: Outcome.REFUSED,
+    RefusalCode.BATCH_INCOMPLETE: Outcome.RETRY,  # also after a cut or an election
+    RefusalCode.BATCH_TOO_LARGE: Outcome.REFUSED,
+    RefusalCode.BATCH_HAS_KNOWN_ID: Outcome.REFUSED,
+    RefusalCode.SCHEDULES_DISABLED: Outcome.REFUSED,
+    RefusalCode.SCHEDULE_INVALID: Outcome.REFUSED,
+    RefusalCode.SCHEDULE_TARGET_INVALID: Outcome.REFUSED,
+    RefusalCode.SCHEDULE_TTL_INVALID: Outcome.REFUSED,
+    RefusalCode.SCHEDULE_ROLLUP_INVALID: Outcome.REFUSED,
+    # Headers that this release does not write, and that newer servers know:
+    **dict.fromkeys((10177, 10193, 10203, 10212, 10223, 10227), Outcome.REFUSED),
 }
 
 
@@ -331,42 +321,42 @@ def is_undecided(refusal: Refusal) -> bool:
     return busy or (refusal.err_code == 0 and refusal.code == 429)
 
 
+def cause(err_code: int, description: str) -> Cause:
+    """Return why a server stores no message, by the error code and the server's words."""
+    if err_code != RefusalCode.STORE_FAILED:
+        return err_code
+    for words, fault in _STORE_FAULTS.items():
+        if description.startswith(words):
+            return fault
+    return err_code
+
+
 def is_full(err_code: int, description: str) -> bool:
     """Whether an error says that a stream which discards what is new has no room for a message."""
-    return err_code == STORE_FAILED and _of_store(description)[1] == _FULL
-
-
-def _of_store(description: str) -> tuple[Outcome, str]:
-    for words, meaning in _STORE.items():
-        if description.startswith(words):
-            return meaning
-    return Outcome.RETRY, ""
+    return cause(err_code, description) is StoreFault.STREAM_FULL
 
 
 def outcome(refusal: Refusal) -> Outcome:
     """Return what a refusal means for its row."""
     if refusal.err_code == 0:
         return Outcome.RETRY if refusal.code in (NO_STREAM, 429) else Outcome.FAIL
-    if refusal.err_code == STORE_FAILED:
-        return _of_store(refusal.description)[0]
-    if refusal.err_code in _MEANING:
-        return _MEANING[refusal.err_code][0]
+    known = _OUTCOMES.get(cause(refusal.err_code, refusal.description))
+    if known is not None:
+        return known
     kind = API_ERRORS.get(refusal.err_code)
-    return (
-        Outcome.RETRY
-        if kind is not None and issubclass(kind, (ServerBusy, InsufficientResources))
-        else Outcome.FAIL
-    )
+    passes = kind is not None and issubclass(kind, (ServerBusy, InsufficientResources))
+    return Outcome.RETRY if passes else Outcome.FAIL
 
 
-def reason(refusal: Refusal, advice: Mapping[int, str] = ADVICE) -> str:
-    """Return why the row is not stored: the server's text, and what to change (``advice``, by error code)."""
+def reason(refusal: Refusal, advice: Mapping[Cause, str]) -> str:
+    """Return why the row is not stored: the server's text, and what to change.
+
+    ``advice`` says for the causes that callers know what to change.
+    """
     if refusal.err_code == 0 and refusal.code == NO_STREAM:
         return "no stream captures this subject, or its stream has no leader (status 503)"
     if refusal.err_code == 0:
         return f"the server answered with status {refusal.code} {refusal.description}".rstrip()
-    change = advice.get(refusal.err_code)
-    if refusal.err_code == STORE_FAILED and not is_full(refusal.err_code, refusal.description):
-        change = _of_store(refusal.description)[1]
     text = f"{refusal.description} (error {refusal.err_code})"
+    change = advice.get(cause(refusal.err_code, refusal.description))
     return f"{text}: {change}" if change else text

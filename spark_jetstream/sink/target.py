@@ -6,11 +6,77 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from spark_jetstream.buckets.kv import WRONG_REVISION, Origin, last_revision
-from spark_jetstream.protocol.pub_ack import ADVICE, NO_STREAM, Refusal, StoredAcks, reason
+from spark_jetstream.buckets.kv import Origin, last_revision
+from spark_jetstream.options import advice
+from spark_jetstream.protocol.pub_ack import (
+    NO_STREAM,
+    Cause,
+    Refusal,
+    RefusalCode,
+    StoredAcks,
+    StoreFault,
+    reason,
+)
 from spark_jetstream.sink.kv import expected_revision
 
-_ADVICE = {**ADVICE, 10060: "another stream than the one in option stream captures this subject"}
+_TTL_FORMAT = "column ttl takes a duration of at least one second, such as 90s or 5m, or never"
+#: What to change in a row, or in the stream, when the server refuses the row.
+_ADVICE: Mapping[Cause, str] = {
+    **advice.REFUSED_MESSAGES,
+    RefusalCode.OTHER_STREAM: "another stream than the one in option stream captures this subject",
+    RefusalCode.WRONG_LAST_SEQUENCE: (
+        "column expected_last_subject_sequence names another message than the last one on its "
+        "subject"
+    ),
+    RefusalCode.HEADERS_TOO_LARGE: "make column headers smaller: a server keeps 64 KiB of them",
+    RefusalCode.ROLLUP_DISABLED: "set allow_rollup_hdrs on the stream, or drop column rollup",
+    RefusalCode.TTL_INVALID: _TTL_FORMAT,
+    RefusalCode.TTL_DISABLED: (
+        "set allow_msg_ttl on the stream, or drop column ttl or schedule_ttl"
+    ),
+    RefusalCode.COUNTERS_DISABLED: (
+        "counters need a stream made with allow_msg_counter; for another one, drop column incr"
+    ),
+    RefusalCode.INCREMENT_MISSING: (
+        "the stream holds counters (allow_msg_counter): give each row a value in column incr"
+    ),
+    RefusalCode.INCREMENT_HAS_PAYLOAD: (
+        "a row with column incr has no payload: leave column data null"
+    ),
+    RefusalCode.INCREMENT_INVALID: (
+        "column incr takes an integer, and allows no other demand on the server"
+    ),
+    RefusalCode.COUNTER_BROKEN: (
+        "the last message on this subject is broken: delete it, whose increment is then lost"
+    ),
+    RefusalCode.BATCHES_DISABLED: (
+        "a subject of the group belongs to a stream without allow_atomic: a group is for one stream"
+    ),
+    RefusalCode.BATCH_INCOMPLETE: "does the stream capture the subjects of all rows?",
+    RefusalCode.BATCH_TOO_LARGE: (
+        "make the group smaller, or raise the server's limit (jetstream, max_batch_size)"
+    ),
+    RefusalCode.BATCH_HAS_KNOWN_ID: (
+        "some of its rows are stored, and others are not: is column msg_id right?"
+    ),
+    RefusalCode.SCHEDULES_DISABLED: (
+        "set allow_msg_schedules on the stream, or drop column schedule"
+    ),
+    RefusalCode.SCHEDULE_INVALID: (
+        "column schedule takes a time with its zone, as 2030-01-31T08:00:00Z or after @at, and "
+        "since nats-server 2.14 @every with one second or more, cron with six fields, @hourly, "
+        "@daily, @weekly, @monthly and @yearly"
+    ),
+    RefusalCode.SCHEDULE_TARGET_INVALID: (
+        "column schedule_target must be another subject of the same stream, without wildcards"
+    ),
+    RefusalCode.SCHEDULE_TTL_INVALID: (
+        "column schedule_ttl takes at least one second, such as 90s or 5m, or never"
+    ),
+    RefusalCode.SCHEDULE_ROLLUP_INVALID: (
+        "column rollup must be sub or null in a row with a schedule"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -58,9 +124,10 @@ class Target:
 
     def reason(self, refusal: Refusal, lines: bytes) -> str:
         """Return why the server refused a row with these header lines, and what to change."""
-        return (
-            reason(refusal, _ADVICE) if self.noun == "row" else reason(refusal, {})
-        )  # the advice names columns
+        if self.noun == "row":
+            return reason(refusal, _ADVICE)
+        # A message that the sink makes itself has no columns that the user could change.
+        return reason(refusal, advice.SINGLE_MESSAGES)
 
 
 @dataclass(frozen=True)
@@ -105,28 +172,42 @@ class KeyBucket(Target):
                 f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no leader, or what is "
                 "published there does not reach it"
             )
+        return reason(refusal, self._advice(refusal, expected_revision(lines)))
+
+    def _advice(self, refusal: Refusal, expected: int | None) -> Mapping[Cause, str]:
+        """Return what to change in a row with this expected revision, or in the bucket."""
+        stream = f"stream {self.stream}"
         wrong = "column expected_revision"
-        expected = expected_revision(lines)
-        if refusal.err_code == WRONG_REVISION and expected is not None:
-            latest = last_revision(refusal.description)
-            there = (
-                "has another one"
-                if latest is None
-                else f"has revision {latest}"
-                if latest
-                else "does not exist"
-            )
-            wanted = (
-                f"is {expected}, and the key {there}" if expected else f"is 0, but the key {there}"
-            )
-            wrong = f"column expected_revision {wanted}: read it again before changing it"
-        advice = {
-            10054: f"raise the bucket's largest value size (max_msg_size of stream {self.stream})",
-            10077: f"the bucket is full: raise its size (max_bytes of stream {self.stream})",
-            10109: f"nothing can be written to a sealed bucket any more (stream {self.stream})",
-            10111: f"operation PURGE needs allow_rollup_hdrs on stream {self.stream}",
-            10165: "column ttl takes a duration of at least one second, such as 90s or 5m, or never",
-            10166: f"set allow_msg_ttl on stream {self.stream} (limit markers do so), or drop column ttl",
-            WRONG_REVISION: wrong,
+        if expected is not None:
+            wrong = f"{wrong} {_revisions(expected, last_revision(refusal.description))}"
+        return {
+            **advice.SINGLE_MESSAGES,
+            StoreFault.STREAM_FULL: f"the bucket is full: raise its size (max_bytes of {stream})",
+            RefusalCode.MESSAGE_TOO_LARGE: (
+                f"raise the bucket's largest value size (max_msg_size of {stream})"
+            ),
+            RefusalCode.STREAM_SEALED: (
+                f"nothing can be written to a sealed bucket any more ({stream})"
+            ),
+            RefusalCode.ROLLUP_DISABLED: f"operation PURGE needs allow_rollup_hdrs on {stream}",
+            RefusalCode.TTL_INVALID: _TTL_FORMAT,
+            RefusalCode.TTL_DISABLED: (
+                f"set allow_msg_ttl on {stream} (limit markers do so), or drop column ttl"
+            ),
+            RefusalCode.WRONG_LAST_SEQUENCE: wrong,
         }
-        return reason(refusal, advice)
+
+
+def _revisions(expected: int, latest: int | None) -> str:
+    """Return how the expected revision of a key differs from its latest one, None if unknown.
+
+    Revision 0 is that of a key that does not exist.
+    """
+    if latest is None:
+        key = "has another one"
+    elif latest:
+        key = f"has revision {latest}"
+    else:
+        key = "does not exist"
+    comparison = f"is {expected}, and the key {key}" if expected else f"is 0, but the key {key}"
+    return f"{comparison}: read it again before changing it"

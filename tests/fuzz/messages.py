@@ -450,7 +450,7 @@ def _answers(reader: AckReader, data: bytes) -> tuple[list[object], list[object]
         refused += found.refused
     for refusal in refused:
         assert isinstance(outcome(refusal), Outcome)  # type: ignore[arg-type]
-        assert reason(refusal)  # type: ignore[arg-type]
+        assert reason(refusal, {})  # type: ignore[arg-type]
     return sorted(stored, key=repr), sorted(refused, key=repr)
 
 
