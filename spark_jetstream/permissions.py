@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spark_jetstream.buckets import objects
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET, dead_letter_stream, stand_in
+from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.protocol.subjects import covers
 
 PermissionKind = Literal["publish", "subscribe"]
@@ -54,16 +55,16 @@ class Names:
     dead_letter: str
     prefix: str
 
-    def api(self, api_subject: str, **names: str) -> str:
-        """Return a subject of `protocol.jsapi` as a filter, with wildcards for what has no name."""
+    def api(self, endpoint: Endpoint, **names: str) -> str:
+        """Return the subject of an endpoint as a filter, with wildcards for what has no name."""
         known = {"stream": self.stream, "consumer": "*", "filter": ">", "subject": ">"}
-        return jsapi.subject(self.prefix, api_subject, **{**known, **names})
+        return jsapi.subject(self.prefix, endpoint, **{**known, **names})
 
-    def subject(self, template: str) -> str:
-        """Return a subject of the API as `api` does; or one with ``$``, its placeholder filled in."""
-        if template.startswith("$"):
-            return template.format(stream=self.stream)
-        return self.api(template)
+    def of(self, subject: Endpoint | str) -> str:
+        """Return the subject of an endpoint as `api` does, or another subject of the stream."""
+        if isinstance(subject, Endpoint):
+            return self.api(subject)
+        return subject.format(stream=self.stream)
 
     def data(self, subject: str) -> str:
         """Return where clients publish to a subject of a Key-Value bucket."""
@@ -75,90 +76,106 @@ class Names:
 
 Lines = Iterator[Permission]
 
+
+class _Use(NamedTuple):
+    """What a purpose publishes to, and for which of its uses."""
+
+    subject: Endpoint | str
+    """An endpoint of the API, or a subject with the placeholder ``{stream}``."""
+    why: str
+    when: str = ""
+
+    @property
+    def case(self) -> str:
+        """In which case the purpose needs it, "" for always."""
+        if isinstance(self.subject, Endpoint) and self.subject.clustered:
+            return "cluster"
+        return self.when
+
+
 _LOOK_AT_STREAMS = (
-    (jsapi.STREAM_NAMES, "streams.names"),
-    (jsapi.STREAM_LIST, "streams.infos"),
-    (jsapi.STREAM_INFO, "streams.load, subjects, replicas, origins, plan"),
+    _Use(jsapi.STREAM_NAMES, "streams.names"),
+    _Use(jsapi.STREAM_LIST, "streams.infos"),
+    _Use(jsapi.STREAM_INFO, "streams.load, subjects, replicas, origins, plan"),
 )
 _ENSURE = (
-    (jsapi.STREAM_INFO, "whether it is there, and as described"),
-    (jsapi.STREAM_CREATE, "create it"),
+    _Use(jsapi.STREAM_INFO, "whether it is there, and as described"),
+    _Use(jsapi.STREAM_CREATE, "create it"),
 )
-#: Purposes, or parts of some, as rows. A row has a subject of the API, or one with ``$``; the use
-#: of it; and the case in which it is needed, unless that is any.
-_LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
+#: Purposes, or parts of some, that need a subject for each of their uses.
+_LISTED: Mapping[str, Sequence[_Use]] = {
     "read-direct": (
-        (jsapi.STREAM_INFO, "where the stream begins and ends"),
-        (jsapi.MESSAGE_GET, "single messages of the leader, which knows where it ends"),
-        (jsapi.DIRECT_GET, "the messages"),
+        _Use(jsapi.STREAM_INFO, "where the stream begins and ends"),
+        _Use(jsapi.MESSAGE_GET, "single messages of the leader, which knows where it ends"),
+        _Use(jsapi.DIRECT_GET, "the messages"),
     ),
     "find-streams": (
-        (jsapi.STREAM_NAMES, "the streams that match", "streamPattern alone"),
-        (jsapi.STREAM_LIST, "the streams that match, with their metadata", "streamMetadata"),
+        _Use(jsapi.STREAM_NAMES, "the streams that match", "streamPattern alone"),
+        _Use(jsapi.STREAM_LIST, "the streams that match, with their metadata", "streamMetadata"),
     ),
     "ensure-stream": _ENSURE,
-    "ensure-stream-update": (*_ENSURE, (jsapi.STREAM_UPDATE, "change what differs")),
-    "admin-account": ((jsapi.ACCOUNT_INFO, "account.info, tiers, server"),),
+    "ensure-stream-update": (*_ENSURE, _Use(jsapi.STREAM_UPDATE, "change what differs")),
+    "admin-account": (_Use(jsapi.ACCOUNT_INFO, "account.info, tiers, server"),),
     "admin-look": (
         *_LOOK_AT_STREAMS,
-        (jsapi.CONSUMER_NAMES, "consumers.names"),
-        (jsapi.CONSUMER_LIST, "consumers.infos, lag"),
-        (jsapi.CONSUMER_INFO, "consumers.load, replicas, plan"),
-        (jsapi.MESSAGE_GET, "lag with ages"),
+        _Use(jsapi.CONSUMER_NAMES, "consumers.names"),
+        _Use(jsapi.CONSUMER_LIST, "consumers.infos, lag"),
+        _Use(jsapi.CONSUMER_INFO, "consumers.load, replicas, plan"),
+        _Use(jsapi.MESSAGE_GET, "lag with ages"),
     ),
     "admin-streams": (
         *_LOOK_AT_STREAMS,
-        (jsapi.STREAM_CREATE, "streams.create, load_or_create, copy"),
-        (jsapi.STREAM_UPDATE, "streams.update, seal"),
-        (jsapi.STREAM_PURGE, "streams.purge"),
-        (jsapi.STREAM_DELETE, "streams.delete"),
-        (jsapi.STREAM_STEP_DOWN, "streams.step_down", "cluster"),
-        (jsapi.STREAM_PEER_REMOVE, "streams.remove_peer", "cluster"),
-        (jsapi.PEER_EVACUATE, "streams.remove_peer with evacuate", "cluster"),
-        (jsapi.CANCEL_MOVE, "streams.cancel_move", "cluster"),
+        _Use(jsapi.STREAM_CREATE, "streams.create, load_or_create, copy"),
+        _Use(jsapi.STREAM_UPDATE, "streams.update, seal"),
+        _Use(jsapi.STREAM_PURGE, "streams.purge"),
+        _Use(jsapi.STREAM_DELETE, "streams.delete"),
+        _Use(jsapi.STREAM_STEP_DOWN, "streams.step_down"),
+        _Use(jsapi.STREAM_PEER_REMOVE, "streams.remove_peer"),
+        _Use(jsapi.PEER_EVACUATE, "streams.remove_peer with evacuate"),
+        _Use(jsapi.CANCEL_MOVE, "streams.cancel_move"),
     ),
     "admin-consumers": (
-        (jsapi.CONSUMER_NAMES, "consumers.names"),
-        (jsapi.CONSUMER_LIST, "consumers.infos"),
-        (jsapi.CONSUMER_INFO, "consumers.load, replicas, plan, next"),
-        (jsapi.CONSUMER_CREATE, "consumers.create without a name"),
-        (jsapi.CONSUMER_CREATE_NAMED, "consumers.create, load_or_create, update"),
-        (jsapi.CONSUMER_CREATE_FILTERED, "the same, with filter_subject"),
-        (jsapi.CONSUMER_CREATE_DURABLE, "consumers.create with durable_form"),
-        (jsapi.CONSUMER_PAUSE, "consumers.pause, resume"),
-        (jsapi.CONSUMER_RESET, "consumers.reset"),
-        (jsapi.CONSUMER_UNPIN, "consumers.unpin"),
-        (jsapi.CONSUMER_DELETE, "consumers.delete"),
-        (jsapi.CONSUMER_STEP_DOWN, "consumers.step_down", "cluster"),
-        (jsapi.CONSUMER_NEXT, "consumers.next"),
-        ("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
-        ("$JS.FC.{stream}.>", "consumers.receive", "flow_control"),
+        _Use(jsapi.CONSUMER_NAMES, "consumers.names"),
+        _Use(jsapi.CONSUMER_LIST, "consumers.infos"),
+        _Use(jsapi.CONSUMER_INFO, "consumers.load, replicas, plan, next"),
+        _Use(jsapi.CONSUMER_CREATE, "consumers.create without a name"),
+        _Use(jsapi.CONSUMER_CREATE_NAMED, "consumers.create, load_or_create, update"),
+        _Use(jsapi.CONSUMER_CREATE_FILTERED, "the same, with filter_subject"),
+        _Use(jsapi.CONSUMER_CREATE_DURABLE, "consumers.create with durable_form"),
+        _Use(jsapi.CONSUMER_PAUSE, "consumers.pause, resume"),
+        _Use(jsapi.CONSUMER_RESET, "consumers.reset"),
+        _Use(jsapi.CONSUMER_UNPIN, "consumers.unpin"),
+        _Use(jsapi.CONSUMER_DELETE, "consumers.delete"),
+        _Use(jsapi.CONSUMER_STEP_DOWN, "consumers.step_down"),
+        _Use(jsapi.CONSUMER_NEXT, "consumers.next"),
+        _Use("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
+        _Use("$JS.FC.{stream}.>", "consumers.receive", "flow_control"),
     ),
     "admin-messages": (
-        (jsapi.STREAM_INFO, "messages.read"),
-        (jsapi.MESSAGE_GET, "messages.get, last, next, since; read one by one"),
-        (jsapi.DIRECT_GET, "messages.read, last_of_each; get, next, since with direct"),
-        (jsapi.DIRECT_GET_LAST, "messages.last with direct"),
-        (jsapi.MESSAGE_DELETE, "messages.delete, erase"),
+        _Use(jsapi.STREAM_INFO, "messages.read"),
+        _Use(jsapi.MESSAGE_GET, "messages.get, last, next, since; read one by one"),
+        _Use(jsapi.DIRECT_GET, "messages.read, last_of_each; get, next, since with direct"),
+        _Use(jsapi.DIRECT_GET_LAST, "messages.last with direct"),
+        _Use(jsapi.MESSAGE_DELETE, "messages.delete, erase"),
     ),
     "admin-backup": (
-        (jsapi.STREAM_SNAPSHOT, "begin"),
-        ("$JS.SNAPSHOT.ACK.{stream}.>", "each chunk came"),
+        _Use(jsapi.STREAM_SNAPSHOT, "begin"),
+        _Use("$JS.SNAPSHOT.ACK.{stream}.>", "each chunk came"),
     ),
     "admin-restore": (
-        (jsapi.STREAM_NAMES, "whether another stream has the subjects"),
-        (jsapi.STREAM_RESTORE, "begin"),
-        ("$JS.SNAPSHOT.RESTORE.{stream}.*", "each chunk"),
-        (jsapi.STREAM_INFO, "what is left of it", "a restore that fails"),
-        (jsapi.STREAM_DELETE, "remove that", "a restore that fails"),
+        _Use(jsapi.STREAM_NAMES, "whether another stream has the subjects"),
+        _Use(jsapi.STREAM_RESTORE, "begin"),
+        _Use("$JS.SNAPSHOT.RESTORE.{stream}.*", "each chunk"),
+        _Use(jsapi.STREAM_INFO, "what is left of it", "a restore that fails"),
+        _Use(jsapi.STREAM_DELETE, "remove that", "a restore that fails"),
     ),
     "bucket": (
-        (jsapi.STREAM_NAMES, "names"),
-        (jsapi.STREAM_LIST, "infos"),
-        (jsapi.STREAM_INFO, "load, status, and how the bucket is set up"),
-        (jsapi.STREAM_CREATE, "create, load_or_create"),
-        (jsapi.STREAM_UPDATE, "update"),
-        (jsapi.STREAM_DELETE, "delete"),
+        _Use(jsapi.STREAM_NAMES, "names"),
+        _Use(jsapi.STREAM_LIST, "infos"),
+        _Use(jsapi.STREAM_INFO, "load, status, and how the bucket is set up"),
+        _Use(jsapi.STREAM_CREATE, "create, load_or_create"),
+        _Use(jsapi.STREAM_UPDATE, "update"),
+        _Use(jsapi.STREAM_DELETE, "delete"),
     ),
 }
 
@@ -169,8 +186,8 @@ def _listed(purpose: str) -> Callable[[Names], Lines]:
 
 
 def _rows(purpose: str, names: Names) -> Lines:
-    for row in _LISTED[purpose]:
-        yield Permission(names.subject(row[0]), *row[1:])
+    for use in _LISTED[purpose]:
+        yield Permission(names.of(use.subject), use.why, use.case)
 
 
 # Reading

@@ -31,8 +31,8 @@ from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import Name, PublishSubject, Subject
 from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.features import LEVELS
-from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LOOKING, NEEDED
+from spark_jetstream.protocol.features import LEVELS, PREFERRED_LEADER
+from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, Endpoint
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.streams.lookup import nearest_stream
 
@@ -91,22 +91,22 @@ class Api:
         """Refuse further requests. The connection stays open for others with the same options."""
         self._closed = True
 
-    def ask(self, subject: str, body: Body = None, *, context: str, **names: str) -> Any:
+    def ask(self, endpoint: Endpoint, body: Body = None, *, context: str, **names: str) -> Any:
         """Return the reply (a JSON object) to a request.
 
         A `StreamNotFound` names the stream that may be meant.
 
-        ``subject`` is one of `jsapi`, without the prefix of the API, ``names`` the values of its
-        placeholders, ``context`` what is asked, as an infinitive without "to". During an election a
-        cluster answers that it is busy, or does not answer: a request that changes nothing is
-        repeated for option ``requestTimeout``.
+        ``endpoint`` is one of `jsapi`, ``names`` are the values of its placeholders, ``context``
+        says what is asked, as an infinitive without "to". During an election a cluster answers that
+        it is busy, or does not answer: a request that changes nothing is repeated for option
+        ``requestTimeout``.
 
         Raises:
             OptionError: A name is not that of a stream or consumer.
             JetStreamError: The server is too old to answer at this subject.
         """
         try:
-            return self._ask(subject, body, context, names)
+            return self._ask(endpoint, body, context, names)
         except StreamNotFound as error:
             if "stream" not in names:
                 raise
@@ -117,17 +117,17 @@ class Api:
         """Return the end of an error that a stream does not exist, as `nearest_stream` does."""
         return nearest_stream(self.connect, [stream], prefix)
 
-    def _ask(self, subject: str, body: Body, context: str, names: Mapping[str, str]) -> Any:
-        _check_names(subject, names)
-        if subject in NEEDED:
-            self.need(NEEDED[subject], context)
+    def _ask(self, endpoint: Endpoint, body: Body, context: str, names: Mapping[str, str]) -> Any:
+        _check_names(endpoint, names)
+        if endpoint.since is not None:
+            self.need(endpoint.since.level, context)
         connection = self.connection
-        full = jsapi.subject(connection.prefix, subject, **names)
+        full = jsapi.subject(connection.prefix, endpoint, **names)
         sent = _encoded(body)
-        if subject not in LOOKING:
+        if not endpoint.repeatable:
             return connection.api(full, sent, context=context)
-        # A request that changes nothing may be repeated.
-        ask = connection.api if subject in GATHERED else connection.ask
+        # `Connection.ask` repeats a request sooner than a server that gathers can reply.
+        ask = connection.api if endpoint.gathers else connection.ask
         deadline = Deadline(self.options.request_timeout)
         backoff = Backoff()
         while True:
@@ -141,26 +141,26 @@ class Api:
     def reply(
         self,
         model: type[M],
-        subject: str,
+        endpoint: Endpoint,
         body: Body = None,
         *,
         context: str,
         **names: str,
     ) -> M:
         """Return the reply to a request, as `ask` does, as a model."""
-        return model.from_server(self.ask(subject, body, context=context, **names), context)
+        return model.from_server(self.ask(endpoint, body, context=context, **names), context)
 
-    def find(self, model: type[M], subject: str, *, context: str, **names: str) -> M | None:
+    def find(self, model: type[M], endpoint: Endpoint, *, context: str, **names: str) -> M | None:
         """Return the reply as `reply` does, None if there is no such stream or consumer."""
         try:
-            return model.from_server(self._ask(subject, None, context, names), context)
+            return model.from_server(self._ask(endpoint, None, context, names), context)
         except (StreamNotFound, ConsumerNotFound):
             return None
 
     def do(
         self,
         model: type[D],
-        subject: str,
+        endpoint: Endpoint,
         body: Body = None,
         *,
         context: str,
@@ -170,14 +170,14 @@ class Api:
 
         Raises `JetStreamError` when it does not say that the request was done.
         """
-        reply = self.reply(model, subject, body, context=context, **names)
+        reply = self.reply(model, endpoint, body, context=context, **names)
         if not reply.success:
             raise JetStreamError(f"cannot {context}: the server does not say that it was done")
         return reply
 
     def delete(
         self,
-        subject: str,
+        endpoint: Endpoint,
         missing: type[ApiError],
         missing_ok: bool,
         *,
@@ -189,28 +189,30 @@ class Api:
         Raises ``missing`` when it was not, unless ``missing_ok``.
         """
         try:
-            self.do(DoneReply, subject, None, context=context, **names)
+            self.do(DoneReply, endpoint, None, context=context, **names)
         except missing:
             if missing_ok:
                 return False
             raise
         return True
 
-    def step_down(self, subject: str, preferred: str | None, *, context: str, **names: str) -> None:
+    def step_down(
+        self, endpoint: Endpoint, preferred: str | None, *, context: str, **names: str
+    ) -> None:
         """Let a leader step down, in favour of a server if one is given.
 
         Raises what `do` raises.
         """
         request = None
         if preferred is not None:
-            self.need(1, f"{context} in favour of {preferred}")
+            self.need(PREFERRED_LEADER.level, f"{context} in favour of {preferred}")
             request = {"placement": {"preferred": preferred}}
-        self.do(DoneReply, subject, request, context=context, **names)
+        self.do(DoneReply, endpoint, request, context=context, **names)
 
     def pages(
         self,
         model: type[P],
-        subject: str,
+        endpoint: Endpoint,
         request: Mapping[str, Any],
         *,
         context: str,
@@ -225,7 +227,7 @@ class Api:
         missing: list[str] = []
         while True:
             body = {**request, "offset": offset} if offset else request
-            page = self.reply(model, subject, body, context=context, **names)
+            page = self.reply(model, endpoint, body, context=context, **names)
             yield page
             missing += _missing(page)
             # Not the number of entries: in a cluster the entries of a server that did not answer
@@ -289,10 +291,10 @@ class Api:
             )
 
 
-def _check_names(subject: str, names: Mapping[str, str]) -> None:
+def _check_names(endpoint: Endpoint, names: Mapping[str, str]) -> None:
     """Raise `OptionError` for a name in a subject that is not that of a stream or consumer."""
     for kind in ("stream", "consumer"):
-        if f"{{{kind}}}" in subject:
+        if f"{{{kind}}}" in endpoint.template:
             checked(Name(kind), kind, names[kind])
 
 

@@ -23,6 +23,8 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.features import PEDANTIC_REQUESTS
+from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.protocol.subjects import FilterIndex
 from spark_jetstream.protocol.units import CLOCK_RANGE, Timestamp, beyond_clock, shown
 
@@ -40,12 +42,12 @@ def send(
     wanted: Config,
     actual: Model | None,
     context: str,
-    form: str = "",
+    endpoint: Endpoint | None = None,
     pedantic: bool = False,
 ) -> Any:
     """Create a stream, or a consumer of it, or update the ``actual`` one; return its info.
 
-    ``form`` is another subject for the request that creates a consumer. ``pedantic`` is that of
+    ``endpoint`` is another one for the request that creates a consumer. ``pedantic`` is that of
     `Streams.create`. Raises `OptionError` for a new start time that no server can compare with
     those of messages.
     """
@@ -54,13 +56,13 @@ def send(
     mode: dict[str, Any] = {}
     if pedantic:
         mode = {"pedantic": True}
-        api.need(1, f"{context} with pedantic")
+        api.need(PEDANTIC_REQUESTS.level, f"{context} with pedantic")
     if isinstance(wanted, StreamConfig):
-        # Streams have two subjects; for consumers, the request has the action.
-        subject = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
-        return _send_stream(api, subject, stream, wanted, {**body, **mode}, context)
-    if not form and wanted.filter_subject:
-        form = jsapi.CONSUMER_CREATE_FILTERED
+        # Streams have two endpoints; for consumers, the request has the action.
+        form = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
+        return _send_stream(api, form, stream, wanted, {**body, **mode}, context)
+    if endpoint is None and wanted.filter_subject:
+        endpoint = jsapi.CONSUMER_CREATE_FILTERED
     request = {
         "stream_name": stream,
         "config": body,
@@ -69,7 +71,7 @@ def send(
     }
     return api.reply(
         ConsumerInfo,
-        form or jsapi.CONSUMER_CREATE_NAMED,
+        endpoint or jsapi.CONSUMER_CREATE_NAMED,
         request,
         context=context,
         stream=stream,
@@ -85,7 +87,7 @@ def _new_body(wanted: Config) -> dict[str, Any]:
 
 def _send_stream(
     api: Api,
-    subject: str,
+    endpoint: Endpoint,
     stream: str,
     wanted: StreamConfig,
     request: dict[str, Any],
@@ -93,7 +95,7 @@ def _send_stream(
 ) -> StreamInfo:
     """Send a configuration; an error about overlapping subjects names the other streams."""
     try:
-        return api.reply(StreamInfo, subject, request, context=context, stream=stream)
+        return api.reply(StreamInfo, endpoint, request, context=context, stream=stream)
     except ApiError as error:
         if error.err_code != _OVERLAP:
             raise
@@ -200,10 +202,12 @@ class Asset(Generic[Info]):
         self._load: Callable[[], Info] = load
         self._names = stream, consumer
 
-    def create(self, wanted: Config, form: str = "", *, pedantic: bool = False) -> Info:
+    def create(
+        self, wanted: Config, endpoint: Endpoint | None = None, *, pedantic: bool = False
+    ) -> Info:
         """Create it; return the existing asset if it equals ``wanted``.
 
-        ``form`` and ``pedantic`` are those of `send`.
+        ``endpoint`` and ``pedantic`` are those of `send`.
 
         The server treats ``[]`` and a missing field as different, and refuses the one for the
         other.
@@ -221,7 +225,7 @@ class Asset(Generic[Info]):
                 wanted,
                 None,
                 f"create {self.what}",
-                form,
+                endpoint,
                 pedantic,
             )
         except ApiError as error:

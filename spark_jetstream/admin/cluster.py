@@ -6,6 +6,7 @@ from spark_jetstream.admin.api import Api, Body, checked
 from spark_jetstream.errors import RequestTimeout
 from spark_jetstream.options.names import Prefix
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.jsapi import Endpoint
 
 
 class Cluster:
@@ -38,9 +39,9 @@ class Cluster:
         name = checked(Prefix(1), "account", account)
         self._ask(jsapi.ACCOUNT_PURGE, {}, f"delete the streams of account {name}", account=name)
 
-    def _ask(self, subject: str, body: Body, context: str, **names: str) -> None:
+    def _ask(self, endpoint: Endpoint, body: Body, context: str, **names: str) -> None:
         try:
-            self._api.ask(subject, body, context=context, **names)
+            self._api.ask(endpoint, body, context=context, **names)
         except RequestTimeout as error:
             raise RequestTimeout(
                 f"{error}; a server only answers the system account of a cluster",

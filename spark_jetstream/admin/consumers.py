@@ -190,14 +190,14 @@ class Consumers(Balanced):
         self._api.need_for(wanted, context)
         if durable_form and not wanted.durable_name:
             raise OptionError(f"cannot {context}: durable_form needs a durable_name")
-        form = ""
+        endpoint = None
         if durable_form:
-            form = jsapi.CONSUMER_CREATE_DURABLE
+            endpoint = jsapi.CONSUMER_CREATE_DURABLE
         elif not own:
-            form = jsapi.CONSUMER_CREATE
+            endpoint = jsapi.CONSUMER_CREATE
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
-        return self._asset(stream, own).create(wanted, form, pedantic=pedantic)
+        return self._asset(stream, own).create(wanted, endpoint, pedantic=pedantic)
 
     def load_or_create(
         self,

@@ -13,6 +13,7 @@ from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import LABEL, settings
 from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.protocol.counters import INCREMENT, SOURCES, counter_sources, counter_value
+from spark_jetstream.protocol.features import COUNTERS
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import nearest_subject
@@ -94,7 +95,7 @@ class Counters:
         if isinstance(value, bool) or not re.fullmatch("[+-]?[0-9]+", str(value)):
             raise OptionError(f"value must be an integer, not {shown(value)}")
         context = f"add to the counter {subject}"
-        self._api.need(2, context)
+        self._api.need(COUNTERS.level, context)
         ack = publish(self._api, subject, b"", {INCREMENT: str(value)})
         if stream is not None:
             check_place(ack, self._api.connection.prefix, context, stream)

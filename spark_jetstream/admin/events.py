@@ -20,7 +20,7 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RequestTimeout,
 )
-from spark_jetstream.protocol.jsapi import ACCOUNT_INFO
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import Timestamp
 
 _SYSTEM = "$SYS.REQ.SERVER.PING"
@@ -79,7 +79,7 @@ class Events:
         context = "listen to events"
         try:
             connection.ask(
-                f"{connection.prefix}.{ACCOUNT_INFO}",
+                jsapi.subject(connection.prefix, jsapi.ACCOUNT_INFO),
                 b"",
                 context=context,
                 timeout=SIGN_OF_LIFE,

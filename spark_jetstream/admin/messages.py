@@ -41,7 +41,8 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
-from spark_jetstream.protocol.features import DIRECT_BATCHES, FIRST_SINCE
+from spark_jetstream.protocol.features import DIRECT_BATCHES, FIRST_SINCE, MESSAGES_SINCE
+from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.protocol.wire import parse_status
@@ -223,7 +224,7 @@ class Messages:
         context = f"get the last {subject} of"
         has_wildcards = not {"*", ">"}.isdisjoint(subject.split("."))
         if direct and not has_wildcards:
-            # This form has the subject in its own, so that permissions can name it.
+            # This endpoint has the subject in its own, so that permissions can name it.
             return self._get_directly(
                 stream,
                 b"",
@@ -269,7 +270,7 @@ class Messages:
         """
         start = moment("time", time)
         context = f"get the first {subject} since {start} of"
-        self._api.need(1, f"{context} stream {stream}")
+        self._api.need(MESSAGES_SINCE.level, f"{context} stream {stream}")
         request = jsapi.request_body(start_time=start, next_by_subj=subject_filter(subject))
         if not self._finds_times():
             _, found = self._search(stream, start, subject, direct)
@@ -297,7 +298,7 @@ class Messages:
             limit = {"up_to_seq": positive(sequence)}
         if time is not None:
             limit = {"up_to_time": moment("time", time)}
-        self._api.need(1, context)
+        self._api.need(DIRECT_BATCHES.level, context)
         if time is not None and not self._finds_times():
             # The sequence stands for the time, which this server would read otherwise.
             end, _ = self._search(stream, limit["up_to_time"], ">", direct=True)
@@ -435,11 +436,11 @@ class Messages:
         stream: str,
         request: bytes,
         context: str,
-        form: str,
+        endpoint: Endpoint,
         subject: str = "",
     ) -> StoredMessage:
         connection = self._api.connection
-        at = jsapi.subject(connection.prefix, form, stream_name(stream), subject=subject)
+        at = jsapi.subject(connection.prefix, endpoint, stream_name(stream), subject=subject)
         with connection.inbox(whole=True) as inbox:
             inbox.publish(at, request, 1)
             [(block, data)] = receive(connection, inbox, context).parts()

@@ -353,8 +353,8 @@ class Streams(Balanced):
         context = f"remove server {server} from stream {name}"
         if not server:
             raise OptionError(f"cannot {context}: server must not be empty")
-        subject = jsapi.PEER_EVACUATE if evacuate else jsapi.STREAM_PEER_REMOVE
-        self._api.do(DoneReply, subject, {"peer": server}, context=context, stream=name)
+        endpoint = jsapi.PEER_EVACUATE if evacuate else jsapi.STREAM_PEER_REMOVE
+        self._api.do(DoneReply, endpoint, {"peer": server}, context=context, stream=name)
 
     def cancel_move(self, name: str) -> StreamInfo:
         """Take back a change of servers, replicas or retention that is under way (server 2.15).

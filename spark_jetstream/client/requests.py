@@ -14,6 +14,7 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import ApiError, JetStreamError, ServerBusy, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import Feature
+from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Requests:
                 backoff.pause(deadline)
 
     def ask(
-        self, template: str, stream: str = "", *, context: str, prefix: str | None = None
+        self, endpoint: Endpoint, stream: str = "", *, context: str, prefix: str | None = None
     ) -> dict[str, Any]:
         """Return the reply to a request of the JetStream API that changes nothing on the server, and has no body.
 
@@ -64,7 +65,7 @@ class Requests:
         the connection's. Raises what `Connection.ask` raises, after `retry_timeout`.
         """
         return self.call(
-            lambda connection: ask(connection, template, stream, context=context, prefix=prefix)
+            lambda connection: ask(connection, endpoint, stream, context=context, prefix=prefix)
         )
 
     def can(self, feature: Feature) -> bool:
@@ -157,7 +158,7 @@ def _busy(context: str, why: str) -> ServerBusy:
 
 def ask(
     connection: Connection,
-    template: str,
+    endpoint: Endpoint,
     stream: str = "",
     consumer: str = "",
     body: bytes = b"",
@@ -167,5 +168,5 @@ def ask(
     timeout: float | None = None,
 ) -> dict[str, Any]:
     """Return the reply to a request that changes nothing on the server, asked once over this connection."""
-    subject = jsapi.subject(prefix or connection.prefix, template, stream, consumer)
+    subject = jsapi.subject(prefix or connection.prefix, endpoint, stream, consumer)
     return connection.ask(subject, body, context=context, timeout=timeout)

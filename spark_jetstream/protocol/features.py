@@ -37,6 +37,21 @@ class Feature:
         return f"{major}.{minor}"
 
 
+CONSUMER_PAUSE = Feature((2, 11, 0), 1)
+"""Consumers that deliver nothing until a time (CONSUMER.PAUSE)."""
+
+PINNED_CLIENTS = Feature((2, 11, 0), 1)
+"""Consumers that deliver to one client at a time, until it is unpinned (CONSUMER.UNPIN; ADR-42)."""
+
+PEDANTIC_REQUESTS = Feature((2, 11, 0), 1)
+"""Requests for a stream or consumer that refuse a configuration which the server would change."""
+
+MESSAGES_SINCE = Feature((2, 11, 0), 1)
+"""The first message that was stored since a time (STREAM.MSG.GET, DIRECT.GET). See `FIRST_SINCE`."""
+
+PREFERRED_LEADER = Feature((2, 11, 0), 1)
+"""Leaders that step down in favour of a server that the request names."""
+
 DIRECT_BATCHES = Feature((2, 11, 0), 1)
 """A Direct Get that asks for several messages (ADR-31)."""
 
@@ -78,6 +93,9 @@ tests/source/durable/test_progress.py, test_several_filters_of_a_work_queue_and_
 
 CONSUMERS_BOUNDED = Feature((2, 15, 0), 5)
 """Streams without `max_consumers` that take 1,000 consumers at most."""
+
+PEER_EVACUATION = Feature((2, 15, 0), 5)
+"""Replicas of a stream that move off a server, and moves that are cancelled."""
 
 BACKUPS_OF_2_15 = Feature((2, 15, 0), 5)
 """Restoring backups that a server of this version, or a later one, has made."""

@@ -1,10 +1,10 @@
-"""The JetStream API as data: subjects, request bodies, replies and statuses. Pure.
+"""The JetStream API as data: its endpoints, request bodies, replies and statuses. Pure.
 
-Durations are int64 nanoseconds and times RFC 3339 text. Servers since 2.12 refuse unknown fields, so a body has only
-fields that the oldest supported server knows.
+Durations are int64 nanoseconds and times RFC 3339 text. Servers since 2.12 refuse unknown fields,
+so a body has only fields that the oldest supported server knows.
 
-The subjects are templates without their prefix; `subject` fills in ``{stream}`` and the like. A server does not reply
-on a subject that it does not know, so `NEEDED` says which subjects older servers lack.
+Each fact about an endpoint stands in the table of `Endpoint` alone: requests of the administration,
+permissions and docs/admin.md follow it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from spark_jetstream.errors import (
     api_error,
     pull_refused,
 )
+from spark_jetstream.protocol import features
+from spark_jetstream.protocol.features import PEER_EVACUATION, PINNED_CLIENTS, Feature
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX, shown, whole_number
 
@@ -44,74 +46,72 @@ RESET_REFUSED = 10204
 END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
 """Statuses that end the answer to a Direct Get: the batch is complete, there is no message, no server listens."""
 
-ACCOUNT_INFO = "INFO"
-ACCOUNT_PURGE = "ACCOUNT.PURGE.{account}"
-META_STEP_DOWN = "META.LEADER.STEPDOWN"
-SERVER_REMOVE = "SERVER.REMOVE"
 
-STREAM_NAMES = "STREAM.NAMES"
-STREAM_LIST = "STREAM.LIST"
-STREAM_INFO = "STREAM.INFO.{stream}"
-STREAM_CREATE = "STREAM.CREATE.{stream}"
-STREAM_UPDATE = "STREAM.UPDATE.{stream}"
-STREAM_DELETE = "STREAM.DELETE.{stream}"
-STREAM_SNAPSHOT = "STREAM.SNAPSHOT.{stream}"
-STREAM_RESTORE = "STREAM.RESTORE.{stream}"
-STREAM_PURGE = "STREAM.PURGE.{stream}"
-STREAM_STEP_DOWN = "STREAM.LEADER.STEPDOWN.{stream}"
-STREAM_PEER_REMOVE = "STREAM.PEER.REMOVE.{stream}"
-PEER_EVACUATE = "STREAM.PEER.EVACUATE.{stream}"
-CANCEL_MOVE = "STREAM.CANCEL_MOVE.{stream}"
+@dataclass(frozen=True)
+class Endpoint:
+    """A kind of request to the JetStream API, and what is known of it before it is sent."""
 
-MESSAGE_GET = "STREAM.MSG.GET.{stream}"
-MESSAGE_DELETE = "STREAM.MSG.DELETE.{stream}"
-DIRECT_GET = "DIRECT.GET.{stream}"
-DIRECT_GET_LAST = "DIRECT.GET.{stream}.{subject}"
-
-CONSUMER_NAMES = "CONSUMER.NAMES.{stream}"
-CONSUMER_LIST = "CONSUMER.LIST.{stream}"
-CONSUMER_INFO = "CONSUMER.INFO.{stream}.{consumer}"
-CONSUMER_CREATE = "CONSUMER.CREATE.{stream}"
-CONSUMER_CREATE_NAMED = "CONSUMER.CREATE.{stream}.{consumer}"
-CONSUMER_CREATE_FILTERED = "CONSUMER.CREATE.{stream}.{consumer}.{filter}"
-CONSUMER_CREATE_DURABLE = "CONSUMER.DURABLE.CREATE.{stream}.{consumer}"
-CONSUMER_DELETE = "CONSUMER.DELETE.{stream}.{consumer}"
-CONSUMER_PAUSE = "CONSUMER.PAUSE.{stream}.{consumer}"
-CONSUMER_RESET = "CONSUMER.RESET.{stream}.{consumer}"
-CONSUMER_UNPIN = "CONSUMER.UNPIN.{stream}.{consumer}"
-CONSUMER_NEXT = "CONSUMER.MSG.NEXT.{stream}.{consumer}"
-CONSUMER_STEP_DOWN = "CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}"
-
-LOOKING = frozenset(
-    {
-        ACCOUNT_INFO,
-        STREAM_NAMES,
-        STREAM_LIST,
-        STREAM_INFO,
-        MESSAGE_GET,
-        CONSUMER_NAMES,
-        CONSUMER_LIST,
-        CONSUMER_INFO,
-    }
-)
-"""Subjects where a request changes nothing, and can be made again."""
-
-GATHERED = frozenset({STREAM_LIST, CONSUMER_LIST})
-"""Subjects where a server waits for the others of its cluster, up to four seconds, before it answers."""
-
-NEEDED: Mapping[str, int] = {
-    CONSUMER_PAUSE: 1,
-    CONSUMER_UNPIN: 1,
-    CONSUMER_RESET: 4,
-    PEER_EVACUATE: 5,
-    CANCEL_MOVE: 5,
-}
-"""Subjects that not every supported server knows -> the API level from which on one does."""
+    template: str
+    """The subject without the prefix of the API; `subject` fills in ``{stream}`` and the like."""
+    repeatable: bool = False
+    """A request changes nothing, and may be sent again while the servers are busy."""
+    gathers: bool = False
+    """A server waits for the others of its cluster, up to four seconds, before it replies."""
+    pages: bool = False
+    """A reply is one page of a list, and says where the next one begins."""
+    clustered: bool = False
+    """A request is of use only where the stream or the consumer has replicas in a cluster."""
+    system: bool = False
+    """Servers reply only to the system account, and only in a cluster."""
+    since: Feature | None = None
+    """The first servers that know the subject; None for all. An older server does not reply."""
 
 
-def subject(prefix: str, template: str, stream: str = "", consumer: str = "", **names: str) -> str:
-    """Return the subject of a request: one of the templates above, with its placeholders filled in."""
-    return f"{prefix}.{template.format(stream=stream, consumer=consumer, **names)}"
+ACCOUNT_INFO = Endpoint("INFO", repeatable=True)
+ACCOUNT_PURGE = Endpoint("ACCOUNT.PURGE.{account}", system=True)
+META_STEP_DOWN = Endpoint("META.LEADER.STEPDOWN", system=True)
+SERVER_REMOVE = Endpoint("SERVER.REMOVE", system=True)
+
+STREAM_NAMES = Endpoint("STREAM.NAMES", repeatable=True, pages=True)
+STREAM_LIST = Endpoint("STREAM.LIST", repeatable=True, gathers=True, pages=True)
+STREAM_INFO = Endpoint("STREAM.INFO.{stream}", repeatable=True)
+STREAM_CREATE = Endpoint("STREAM.CREATE.{stream}")
+STREAM_UPDATE = Endpoint("STREAM.UPDATE.{stream}")
+STREAM_DELETE = Endpoint("STREAM.DELETE.{stream}")
+STREAM_SNAPSHOT = Endpoint("STREAM.SNAPSHOT.{stream}")
+STREAM_RESTORE = Endpoint("STREAM.RESTORE.{stream}")
+STREAM_PURGE = Endpoint("STREAM.PURGE.{stream}")
+STREAM_STEP_DOWN = Endpoint("STREAM.LEADER.STEPDOWN.{stream}", clustered=True)
+STREAM_PEER_REMOVE = Endpoint("STREAM.PEER.REMOVE.{stream}", clustered=True)
+PEER_EVACUATE = Endpoint("STREAM.PEER.EVACUATE.{stream}", clustered=True, since=PEER_EVACUATION)
+CANCEL_MOVE = Endpoint("STREAM.CANCEL_MOVE.{stream}", clustered=True, since=PEER_EVACUATION)
+
+MESSAGE_GET = Endpoint("STREAM.MSG.GET.{stream}", repeatable=True)
+MESSAGE_DELETE = Endpoint("STREAM.MSG.DELETE.{stream}")
+DIRECT_GET = Endpoint("DIRECT.GET.{stream}", repeatable=True)
+DIRECT_GET_LAST = Endpoint("DIRECT.GET.{stream}.{subject}", repeatable=True)
+
+CONSUMER_NAMES = Endpoint("CONSUMER.NAMES.{stream}", repeatable=True, pages=True)
+CONSUMER_LIST = Endpoint("CONSUMER.LIST.{stream}", repeatable=True, gathers=True, pages=True)
+CONSUMER_INFO = Endpoint("CONSUMER.INFO.{stream}.{consumer}", repeatable=True)
+CONSUMER_CREATE = Endpoint("CONSUMER.CREATE.{stream}")
+CONSUMER_CREATE_NAMED = Endpoint("CONSUMER.CREATE.{stream}.{consumer}")
+CONSUMER_CREATE_FILTERED = Endpoint("CONSUMER.CREATE.{stream}.{consumer}.{filter}")
+CONSUMER_CREATE_DURABLE = Endpoint("CONSUMER.DURABLE.CREATE.{stream}.{consumer}")
+CONSUMER_DELETE = Endpoint("CONSUMER.DELETE.{stream}.{consumer}")
+CONSUMER_PAUSE = Endpoint("CONSUMER.PAUSE.{stream}.{consumer}", since=features.CONSUMER_PAUSE)
+CONSUMER_RESET = Endpoint("CONSUMER.RESET.{stream}.{consumer}", since=features.CONSUMER_RESET)
+CONSUMER_UNPIN = Endpoint("CONSUMER.UNPIN.{stream}.{consumer}", since=PINNED_CLIENTS)
+CONSUMER_NEXT = Endpoint("CONSUMER.MSG.NEXT.{stream}.{consumer}")
+CONSUMER_STEP_DOWN = Endpoint("CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}", clustered=True)
+
+
+def subject(
+    prefix: str, endpoint: Endpoint, stream: str = "", consumer: str = "", **names: str
+) -> str:
+    """Return the subject of a request: that of an endpoint, with its placeholders filled in."""
+    filled = endpoint.template.format(stream=stream, consumer=consumer, **names)
+    return f"{prefix}.{filled}"
 
 
 def request_body(**fields: Any) -> bytes:

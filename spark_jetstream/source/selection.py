@@ -76,10 +76,9 @@ class Selection:
             log.warning("cannot %s: none matches yet", self._context)
 
     def _look(self, connection: Connection, *, complete: bool) -> None:
-        subject = jsapi.subject(
-            connection.prefix, jsapi.STREAM_LIST if self._metadata else jsapi.STREAM_NAMES
-        )
-        ask = connection.api if self._metadata else connection.ask  # `jsapi.GATHERED`
+        endpoint = jsapi.STREAM_LIST if self._metadata else jsapi.STREAM_NAMES
+        subject = jsapi.subject(connection.prefix, endpoint)
+        ask = connection.api if endpoint.gathers else connection.ask
         matching: dict[str, bool] = {}
         trouble: list[str] = []
         lasting: list[str] = []

@@ -23,6 +23,7 @@ from spark_jetstream.admin import (
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.models.base import M
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
+from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.testing import NatsServer
 from tests.admin.configs import ORIGIN, read
 from tests.support import objects
@@ -155,13 +156,13 @@ def knowing_admin(url: str) -> Iterator[JetStreamAdmin]:
     def reply(
         self: Requester,
         model: type[M],
-        subject: str,
+        endpoint: Endpoint,
         body: Any = None,
         *,
         context: str,
         **names: str,
     ) -> M:
-        return read(model, self.ask(subject, body, context=context, **names), context)
+        return read(model, self.ask(endpoint, body, context=context, **names), context)
 
     with pytest.MonkeyPatch.context() as patch, JetStreamAdmin(servers=url) as admin:
         patch.setattr(Requester, "reply", reply)

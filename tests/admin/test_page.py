@@ -16,6 +16,7 @@ from spark_jetstream.admin.models.events import EVENT_TYPES
 from spark_jetstream.cli import main
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import LEVELS
+from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.testing import NatsServer
 from tests.support.command import succeed
 from tests.support.publish import Message, Publisher
@@ -28,12 +29,12 @@ BUCKETS = (DOCS / "admin-buckets.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `([A-Z._]+(?:[.<>a-z]*))` \| ([^|]*) \| ([^|]*) \|", TEXT, re.MULTILINE)
 
 
-def subjects() -> set[str]:
-    """The subjects that the package uses."""
-    values = {
-        value for name, value in vars(jsapi).items() if name.isupper() and isinstance(value, str)
-    }
-    return {re.sub(r"\{(\w+)\}", r"<\1>", each) for each in values - {jsapi.DEFAULT_PREFIX}}
+#: The subjects that the package uses, as the page writes them.
+ENDPOINTS = {
+    re.sub(r"\{(\w+)\}", r"<\1>", endpoint.template): endpoint
+    for endpoint in vars(jsapi).values()
+    if isinstance(endpoint, Endpoint)
+}
 
 
 def methods() -> set[str]:
@@ -64,7 +65,7 @@ def commands(group: Any = None, path: str = "") -> set[str]:
 def test_the_table_has_every_subject() -> None:
     named = [subject for subject, _, _ in ROWS]
     assert len(named) == len(set(named))
-    assert set(named) == subjects()
+    assert set(named) == ENDPOINTS.keys()
 
 
 def test_the_tables_have_every_method_and_no_other() -> None:
@@ -95,8 +96,12 @@ def test_the_page_says_which_subjects_are_new() -> None:
     servers = dict(
         re.findall(r"^\| `([A-Z._<>a-z]+)` (?:\| [^|]*){4}\| ([\d.]*) *\|$", TEXT, re.MULTILINE)
     )
-    for subject, level in jsapi.NEEDED.items():
-        assert servers[re.sub(r"\{(\w+)\}", r"<\1>", subject)] == LEVELS[level]
+    new = {subject: version for subject, version in servers.items() if version in LEVELS.values()}
+    assert new == {
+        subject: endpoint.since.since
+        for subject, endpoint in ENDPOINTS.items()
+        if endpoint.since is not None
+    }
 
 
 def test_the_page_has_every_event() -> None:

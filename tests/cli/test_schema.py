@@ -44,7 +44,7 @@ def test_replies_of_the_server_have_their_schemas(admin: JetStreamAdmin, name: s
     admin.publish(f"{name}.a", "x")
     api: Any = Api(admin.options)
     names = {"stream": name, "consumer": "c"}
-    for subject, body in {
+    for endpoint, body in {
         jsapi.MESSAGE_GET: {"seq": 1},
         jsapi.CONSUMER_UNPIN: {"group": "g"},
         **dict.fromkeys(
@@ -55,12 +55,13 @@ def test_replies_of_the_server_have_their_schemas(admin: JetStreamAdmin, name: s
         ),
         **dict.fromkeys((jsapi.STREAM_PURGE, jsapi.CONSUMER_DELETE, jsapi.STREAM_DELETE)),
     }.items():
-        reply = api.ask(subject, body, context="ask", **names)
+        reply = api.ask(endpoint, body, context="ask", **names)
         described = schema(reply["type"])
         assert {*described.get("required", ())} <= reply.keys() <= described["properties"].keys(), (
-            subject
+            endpoint
         )
         assert schema_faults(reply) == ""
+        assert bool(reply.get("limit")) is endpoint.pages
 
 
 def test_an_error_is_a_reply_of_every_type(

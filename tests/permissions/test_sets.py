@@ -18,6 +18,7 @@ from spark_jetstream.errors import ApiError, NoResponders, PermissionDenied
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import PURPOSES, Permission, merged, needed, user_config
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.support import leaf
@@ -97,6 +98,19 @@ def test_every_purpose_has_its_lines_with_any_prefix_and_none_of_other_streams(
     assert [
         subject for subject in ELSEWHERE for line in lines if line.covers(Permission(subject, ""))
     ] == []
+
+
+def test_some_purpose_needs_each_endpoint_but_those_of_the_system_account() -> None:
+    allowed = {
+        subject
+        for purpose in PURPOSES
+        for subject in subjects(needed(purpose, stream="S", bucket="B", subjects=["a.*"]))
+    }
+    names = {"stream": "S", "consumer": "*", "filter": ">", "subject": ">", "account": "A"}
+    for endpoint in vars(jsapi).values():
+        if isinstance(endpoint, Endpoint):
+            subject = jsapi.subject("$JS.API", endpoint, **names)
+            assert (subject in allowed) is not endpoint.system, subject
 
 
 def test_a_purpose_without_its_names_is_refused() -> None:

@@ -23,6 +23,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
+from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import FilterIndex
 from spark_jetstream.source.durable.consumer_state import (
@@ -192,9 +193,9 @@ class DurableConsumers:
     def _connection(self) -> Connection:
         return self.requests.connect(self.requests.retry_timeout)
 
-    def _api(self, template: str, *names: str, body: bytes = b"", to: str) -> dict[str, Any]:
+    def _api(self, endpoint: Endpoint, *names: str, body: bytes = b"", to: str) -> dict[str, Any]:
         connection = self._connection()
-        return connection.api(jsapi.subject(connection.prefix, template, *names), body, context=to)
+        return connection.api(jsapi.subject(connection.prefix, endpoint, *names), body, context=to)
 
     def _mark(
         self,
