@@ -77,7 +77,7 @@ class Names:
 Lines = Iterator[Permission]
 
 
-class _Use(NamedTuple):
+class _NeededSubject(NamedTuple):
     """What a purpose publishes to, and for which of its uses."""
 
     subject: Endpoint | str
@@ -94,88 +94,94 @@ class _Use(NamedTuple):
 
 
 _LOOK_AT_STREAMS = (
-    _Use(jsapi.STREAM_NAMES, "streams.names"),
-    _Use(jsapi.STREAM_LIST, "streams.infos"),
-    _Use(jsapi.STREAM_INFO, "streams.load, subjects, replicas, origins, plan"),
+    _NeededSubject(jsapi.STREAM_NAMES, "streams.names"),
+    _NeededSubject(jsapi.STREAM_LIST, "streams.infos"),
+    _NeededSubject(jsapi.STREAM_INFO, "streams.load, subjects, replicas, origins, plan"),
 )
 _ENSURE = (
-    _Use(jsapi.STREAM_INFO, "whether it is there, and as described"),
-    _Use(jsapi.STREAM_CREATE, "create it"),
+    _NeededSubject(jsapi.STREAM_INFO, "whether it is there, and as described"),
+    _NeededSubject(jsapi.STREAM_CREATE, "create it"),
 )
 #: Purposes, or parts of some, that need a subject for each of their uses.
-_LISTED: Mapping[str, Sequence[_Use]] = {
+_LISTED: Mapping[str, Sequence[_NeededSubject]] = {
     "read-direct": (
-        _Use(jsapi.STREAM_INFO, "where the stream begins and ends"),
-        _Use(jsapi.MESSAGE_GET, "single messages of the leader, which knows where it ends"),
-        _Use(jsapi.DIRECT_GET, "the messages"),
+        _NeededSubject(jsapi.STREAM_INFO, "where the stream begins and ends"),
+        _NeededSubject(
+            jsapi.MESSAGE_GET, "single messages of the leader, which knows where it ends"
+        ),
+        _NeededSubject(jsapi.DIRECT_GET, "the messages"),
     ),
     "find-streams": (
-        _Use(jsapi.STREAM_NAMES, "the streams that match", "streamPattern alone"),
-        _Use(jsapi.STREAM_LIST, "the streams that match, with their metadata", "streamMetadata"),
+        _NeededSubject(jsapi.STREAM_NAMES, "the streams that match", "streamPattern alone"),
+        _NeededSubject(
+            jsapi.STREAM_LIST, "the streams that match, with their metadata", "streamMetadata"
+        ),
     ),
     "ensure-stream": _ENSURE,
-    "ensure-stream-update": (*_ENSURE, _Use(jsapi.STREAM_UPDATE, "change what differs")),
-    "admin-account": (_Use(jsapi.ACCOUNT_INFO, "account.info, tiers, server"),),
+    "ensure-stream-update": (*_ENSURE, _NeededSubject(jsapi.STREAM_UPDATE, "change what differs")),
+    "admin-account": (_NeededSubject(jsapi.ACCOUNT_INFO, "account.info, tiers, server"),),
     "admin-look": (
         *_LOOK_AT_STREAMS,
-        _Use(jsapi.CONSUMER_NAMES, "consumers.names"),
-        _Use(jsapi.CONSUMER_LIST, "consumers.infos, lag"),
-        _Use(jsapi.CONSUMER_INFO, "consumers.load, replicas, plan"),
-        _Use(jsapi.MESSAGE_GET, "lag with ages"),
+        _NeededSubject(jsapi.CONSUMER_NAMES, "consumers.names"),
+        _NeededSubject(jsapi.CONSUMER_LIST, "consumers.infos, lag"),
+        _NeededSubject(jsapi.CONSUMER_INFO, "consumers.load, replicas, plan"),
+        _NeededSubject(jsapi.MESSAGE_GET, "lag with ages"),
     ),
     "admin-streams": (
         *_LOOK_AT_STREAMS,
-        _Use(jsapi.STREAM_CREATE, "streams.create, load_or_create, copy"),
-        _Use(jsapi.STREAM_UPDATE, "streams.update, seal"),
-        _Use(jsapi.STREAM_PURGE, "streams.purge"),
-        _Use(jsapi.STREAM_DELETE, "streams.delete"),
-        _Use(jsapi.STREAM_STEP_DOWN, "streams.step_down"),
-        _Use(jsapi.STREAM_PEER_REMOVE, "streams.remove_peer"),
-        _Use(jsapi.PEER_EVACUATE, "streams.remove_peer with evacuate"),
-        _Use(jsapi.CANCEL_MOVE, "streams.cancel_move"),
+        _NeededSubject(jsapi.STREAM_CREATE, "streams.create, load_or_create, copy"),
+        _NeededSubject(jsapi.STREAM_UPDATE, "streams.update, seal"),
+        _NeededSubject(jsapi.STREAM_PURGE, "streams.purge"),
+        _NeededSubject(jsapi.STREAM_DELETE, "streams.delete"),
+        _NeededSubject(jsapi.STREAM_STEP_DOWN, "streams.step_down"),
+        _NeededSubject(jsapi.STREAM_PEER_REMOVE, "streams.remove_peer"),
+        _NeededSubject(jsapi.PEER_EVACUATE, "streams.remove_peer with evacuate"),
+        _NeededSubject(jsapi.CANCEL_MOVE, "streams.cancel_move"),
     ),
     "admin-consumers": (
-        _Use(jsapi.CONSUMER_NAMES, "consumers.names"),
-        _Use(jsapi.CONSUMER_LIST, "consumers.infos"),
-        _Use(jsapi.CONSUMER_INFO, "consumers.load, replicas, plan, next"),
-        _Use(jsapi.CONSUMER_CREATE, "consumers.create without a name"),
-        _Use(jsapi.CONSUMER_CREATE_NAMED, "consumers.create, load_or_create, update"),
-        _Use(jsapi.CONSUMER_CREATE_FILTERED, "the same, with filter_subject"),
-        _Use(jsapi.CONSUMER_CREATE_DURABLE, "consumers.create with durable_form"),
-        _Use(jsapi.CONSUMER_PAUSE, "consumers.pause, resume"),
-        _Use(jsapi.CONSUMER_RESET, "consumers.reset"),
-        _Use(jsapi.CONSUMER_UNPIN, "consumers.unpin"),
-        _Use(jsapi.CONSUMER_DELETE, "consumers.delete"),
-        _Use(jsapi.CONSUMER_STEP_DOWN, "consumers.step_down"),
-        _Use(jsapi.CONSUMER_NEXT, "consumers.next"),
-        _Use("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
-        _Use("$JS.FC.{stream}.>", "consumers.receive", "flow_control"),
+        _NeededSubject(jsapi.CONSUMER_NAMES, "consumers.names"),
+        _NeededSubject(jsapi.CONSUMER_LIST, "consumers.infos"),
+        _NeededSubject(jsapi.CONSUMER_INFO, "consumers.load, replicas, plan, next"),
+        _NeededSubject(jsapi.CONSUMER_CREATE, "consumers.create without a name"),
+        _NeededSubject(jsapi.CONSUMER_CREATE_NAMED, "consumers.create, load_or_create, update"),
+        _NeededSubject(jsapi.CONSUMER_CREATE_FILTERED, "the same, with filter_subject"),
+        _NeededSubject(jsapi.CONSUMER_CREATE_DURABLE, "consumers.create with durable_form"),
+        _NeededSubject(jsapi.CONSUMER_PAUSE, "consumers.pause, resume"),
+        _NeededSubject(jsapi.CONSUMER_RESET, "consumers.reset"),
+        _NeededSubject(jsapi.CONSUMER_UNPIN, "consumers.unpin"),
+        _NeededSubject(jsapi.CONSUMER_DELETE, "consumers.delete"),
+        _NeededSubject(jsapi.CONSUMER_STEP_DOWN, "consumers.step_down"),
+        _NeededSubject(jsapi.CONSUMER_NEXT, "consumers.next"),
+        _NeededSubject("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
+        _NeededSubject("$JS.FC.{stream}.>", "consumers.receive", "flow_control"),
     ),
     "admin-messages": (
-        _Use(jsapi.STREAM_INFO, "messages.read"),
-        _Use(jsapi.MESSAGE_GET, "messages.get, last, next, since; read one by one"),
-        _Use(jsapi.DIRECT_GET, "messages.read, last_of_each; get, next, since with direct"),
-        _Use(jsapi.DIRECT_GET_LAST, "messages.last with direct"),
-        _Use(jsapi.MESSAGE_DELETE, "messages.delete, erase"),
+        _NeededSubject(jsapi.STREAM_INFO, "messages.read"),
+        _NeededSubject(jsapi.MESSAGE_GET, "messages.get, last, next, since; read one by one"),
+        _NeededSubject(
+            jsapi.DIRECT_GET, "messages.read, last_of_each; get, next, since with direct"
+        ),
+        _NeededSubject(jsapi.DIRECT_GET_LAST, "messages.last with direct"),
+        _NeededSubject(jsapi.MESSAGE_DELETE, "messages.delete, erase"),
     ),
     "admin-backup": (
-        _Use(jsapi.STREAM_SNAPSHOT, "begin"),
-        _Use("$JS.SNAPSHOT.ACK.{stream}.>", "each chunk came"),
+        _NeededSubject(jsapi.STREAM_SNAPSHOT, "begin"),
+        _NeededSubject("$JS.SNAPSHOT.ACK.{stream}.>", "each chunk came"),
     ),
     "admin-restore": (
-        _Use(jsapi.STREAM_NAMES, "whether another stream has the subjects"),
-        _Use(jsapi.STREAM_RESTORE, "begin"),
-        _Use("$JS.SNAPSHOT.RESTORE.{stream}.*", "each chunk"),
-        _Use(jsapi.STREAM_INFO, "what is left of it", "a restore that fails"),
-        _Use(jsapi.STREAM_DELETE, "remove that", "a restore that fails"),
+        _NeededSubject(jsapi.STREAM_NAMES, "whether another stream has the subjects"),
+        _NeededSubject(jsapi.STREAM_RESTORE, "begin"),
+        _NeededSubject("$JS.SNAPSHOT.RESTORE.{stream}.*", "each chunk"),
+        _NeededSubject(jsapi.STREAM_INFO, "what is left of it", "a restore that fails"),
+        _NeededSubject(jsapi.STREAM_DELETE, "remove that", "a restore that fails"),
     ),
     "bucket": (
-        _Use(jsapi.STREAM_NAMES, "names"),
-        _Use(jsapi.STREAM_LIST, "infos"),
-        _Use(jsapi.STREAM_INFO, "load, status, and how the bucket is set up"),
-        _Use(jsapi.STREAM_CREATE, "create, load_or_create"),
-        _Use(jsapi.STREAM_UPDATE, "update"),
-        _Use(jsapi.STREAM_DELETE, "delete"),
+        _NeededSubject(jsapi.STREAM_NAMES, "names"),
+        _NeededSubject(jsapi.STREAM_LIST, "infos"),
+        _NeededSubject(jsapi.STREAM_INFO, "load, status, and how the bucket is set up"),
+        _NeededSubject(jsapi.STREAM_CREATE, "create, load_or_create"),
+        _NeededSubject(jsapi.STREAM_UPDATE, "update"),
+        _NeededSubject(jsapi.STREAM_DELETE, "delete"),
     ),
 }
 

@@ -14,7 +14,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,14 +81,30 @@ class Answers:
     refused: list[Refusal] = field(default_factory=list)
 
 
+class _PlainStart(NamedTuple):
+    """How plain answers of a stream begin, up to the sequence."""
+
+    text: bytes
+    stream: str
+    domain: str
+
+
+class _AckPayloads(NamedTuple):
+    """Where the payloads of some answers are, and the numbers of the publishes that they answer."""
+
+    frames: Frames
+    numbers: IntArray
+    begin: IntArray
+    end: IntArray
+
+
 class AckReader:
     """Reads answers that came to ``<inbox>.<number>``; remembers how the answers of each stream begin."""
 
     def __init__(self, inbox: str) -> None:
         self._before = len(inbox) + 1
-        self._streams: list[
-            tuple[bytes, str, str]
-        ] = []  # how answers begin, stream, domain: learned from each first
+        # Learned from the first answer of each stream.
+        self._beginnings: list[_PlainStart] = []
 
     def read(self, frames: Frames) -> Answers:
         """Return the answers, in no particular order. Raises `ProtocolError` when one has none of the known forms."""
@@ -99,98 +115,108 @@ class AckReader:
             raise ProtocolError(
                 "an acknowledgement came on a subject that nothing was published with"
             )
-        begin = frames.line_end + frames.head
-        end = frames.line_end + frames.size
+        payloads = _AckPayloads(
+            frames, numbers, frames.line_end + frames.head, frames.line_end + frames.size
+        )
         answers = Answers()
+        # All messages of an atomic batch but the last have empty answers.
         left = np.flatnonzero(frames.size)
-        for known in self._streams:
-            left = self._plain(frames, known, numbers, begin, end, left, answers)
+        for beginning in self._beginnings:
+            left = _read_plain(payloads, beginning, left, answers)
             if not len(left):
                 return answers
         while len(left):
-            at = int(left[0])
-            if self._one(frames, at, int(numbers[at]), int(begin[at]), int(end[at]), answers):
-                # A stream not met before: the others may be of it as well.
-                left = self._plain(frames, self._streams[-1], numbers, begin, end, left, answers)
-            else:
+            learned = self._learn(payloads, int(left[0]), answers)
+            if learned is None:
                 left = left[1:]
+            else:
+                # A stream not met before: the others may be of it as well.
+                self._beginnings.append(learned)
+                left = _read_plain(payloads, learned, left, answers)
         return answers
 
-    def _plain(
-        self,
-        frames: Frames,
-        known: tuple[bytes, str, str],
-        numbers: IntArray,
-        begin: IntArray,
-        end: IntArray,
-        left: IntArray,
-        answers: Answers,
-    ) -> IntArray:
-        """Read those of ``left`` that are plain answers of a stream; return the others."""
-        prefix, stream, domain = known
-        start, stop = begin[left], end[left]
-        fits = stop - start > len(prefix) + 1
-        fits[fits] = begins_with(frames.data, start[fits], prefix)
-        start, stop, chosen = start[fits], stop[fits], left[fits]
-        octets = np.frombuffer(frames.data, np.uint8)
-        duplicate = begins_with(frames.data, stop - len(_DUPLICATE), _DUPLICATE)
-        number_end = stop - np.where(duplicate, len(_DUPLICATE), 1)
-        counted = np.flatnonzero(octets[stop - 2] == _QUOTE)
-        if len(counted):
-            # Between the last two quotes are digits, perhaps with a sign: what stands before them must be their name.
-            first = int(start[counted[0]])
-            answered = octets[first : int(stop[-1])]
-            others = np.flatnonzero((answered < _ZERO) | (answered > _NINE)) + first
-            before = others[others.searchsorted(stop[counted] - 2) - 1]
-            name = before - (octets[before] == _MINUS) - (len(_COUNTER) - 1)
-            named = begins_with(frames.data, name, _COUNTER)
-            number_end[counted[named]] = name[named]
-        sequences, good = parse_unsigned(frames.data, start + len(prefix), number_end)
-        good &= (octets[stop - 1] == _BRACE) & (octets[start + len(prefix)] != _ZERO)
-        if good.any():
-            rows = chosen[good]
-            answers.stored.append(
-                StoredAcks(stream, domain, numbers[rows], sequences[good], duplicate[good])
-            )
-        fits[np.flatnonzero(fits)] = good
-        rest: IntArray = left[~fits]
-        return rest
-
-    def _one(
-        self, frames: Frames, index: int, number: int, begin: int, end: int, answers: Answers
-    ) -> bool:
-        """Read one answer; whether it taught how the answers of a stream begin (it is not taken then)."""
-        payload = bytes(frames.data[begin:end])
-        if not payload and (
-            status := parse_status(bytes(frames.data[int(frames.line_end[index]) : begin]))
-        ):
-            answers.refused.append(Refusal(number, status.code, 0, status.description))
-            return False
+    def _learn(self, payloads: _AckPayloads, index: int, answers: Answers) -> _PlainStart | None:
+        """Return how the answers of a new stream begin; else add this one answer and return None."""
+        frames = payloads.frames
+        number = int(payloads.numbers[index])
+        begin = int(payloads.begin[index])
+        payload = bytes(frames.data[begin : int(payloads.end[index])])
+        if not payload:
+            status = parse_status(bytes(frames.data[int(frames.line_end[index]) : begin]))
+            if status is not None:
+                refusal = Refusal(number, status.code, 0, status.description)
+                answers.refused.append(refusal)
+                return None
         try:
-            body = json_object(payload)
-            error = body.get("error")
-            if error is not None:
-                answers.refused.append(_refusal(number, error))
-                return False
-            stream, domain, sequence = body["stream"], body.get("domain", ""), _integer(body["seq"])
-            texts = (
-                isinstance(stream, str) and isinstance(domain, str) and len(domain) <= LONGEST_NAME
-            )
-            if not (texts and 0 < len(stream) <= LONGEST_NAME and sequence):
-                raise ValueError("no stream, no domain, or no sequence")
+            answer = _read_answer(payload, number)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ProtocolError(f"an acknowledgement cannot be read: {payload[:120]!r}") from None
+        if isinstance(answer, Refusal):
+            answers.refused.append(answer)
+            return None
         plain = _PLAIN_ANSWER.fullmatch(payload)
-        if plain is not None and all(plain[1] != prefix for prefix, _, _ in self._streams):
-            self._streams.append((plain[1], stream, domain))
-            return True
-        numbers, sequences = np.array([number], np.int64), np.array([sequence], np.int64)
-        answers.stored.append(
-            StoredAcks(
-                stream, domain, numbers, sequences, np.array([body.get("duplicate") is True])
-            )
-        )
-        return False
+        if plain is not None and all(plain[1] != known.text for known in self._beginnings):
+            return _PlainStart(plain[1], answer.stream, answer.domain)
+        answers.stored.append(answer)
+        return None
+
+
+def _read_answer(payload: bytes, number: int) -> StoredAcks | Refusal:
+    """Return what the JSON of one answer says. Other JSON, and no JSON, raise various errors."""
+    body = json_object(payload)
+    error = body.get("error")
+    if error is not None:
+        return _refusal(number, error)
+    stream = body["stream"]
+    domain = body.get("domain", "")
+    sequence = _integer(body["seq"])
+    has_stream = isinstance(stream, str) and 0 < len(stream) <= LONGEST_NAME
+    has_domain = isinstance(domain, str) and len(domain) <= LONGEST_NAME
+    if not (has_stream and has_domain and sequence):
+        raise ValueError("no stream, no domain, or no sequence")
+    return StoredAcks(
+        stream,
+        domain,
+        np.array([number], np.int64),
+        np.array([sequence], np.int64),
+        np.array([body.get("duplicate") is True]),
+    )
+
+
+def _read_plain(
+    payloads: _AckPayloads, beginning: _PlainStart, left: IntArray, answers: Answers
+) -> IntArray:
+    """Read those of ``left`` that are plain answers of a stream; return the others."""
+    text, stream, domain = beginning
+    data = payloads.frames.data
+    start, stop = payloads.begin[left], payloads.end[left]
+    # Room for a digit and a brace, at least.
+    fits = stop - start > len(text) + 1
+    fits[fits] = begins_with(data, start[fits], text)
+    start, stop, chosen = start[fits], stop[fits], left[fits]
+    octets = np.frombuffer(data, np.uint8)
+    # The sequence ends at the brace, at the name of the flag, or at that of a counter's value.
+    duplicate = begins_with(data, stop - len(_DUPLICATE), _DUPLICATE)
+    number_end = stop - np.where(duplicate, len(_DUPLICATE), 1)
+    counted = np.flatnonzero(octets[stop - 2] == _QUOTE)
+    if len(counted):
+        # Between the last two quotes are digits, perhaps with a sign. Their name must stand before.
+        first = int(start[counted[0]])
+        answered = octets[first : int(stop[-1])]
+        others = np.flatnonzero((answered < _ZERO) | (answered > _NINE)) + first
+        before = others[others.searchsorted(stop[counted] - 2) - 1]
+        name = before - (octets[before] == _MINUS) - (len(_COUNTER) - 1)
+        named = begins_with(data, name, _COUNTER)
+        number_end[counted[named]] = name[named]
+    sequences, good = parse_unsigned(data, start + len(text), number_end)
+    # JSON has no number with a zero in front. Anything else at the end is not plain.
+    good &= (octets[stop - 1] == _BRACE) & (octets[start + len(text)] != _ZERO)
+    if good.any():
+        numbers = payloads.numbers[chosen[good]]
+        answers.stored.append(StoredAcks(stream, domain, numbers, sequences[good], duplicate[good]))
+    fits[np.flatnonzero(fits)] = good
+    rest: IntArray = left[~fits]
+    return rest
 
 
 def _refusal(number: int, error: Any) -> Refusal:

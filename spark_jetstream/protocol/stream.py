@@ -25,23 +25,26 @@ Removals = tuple[int, str]
 class SequenceRange:
     """What one reader reads: the messages of a stream with ``first`` <= sequence < ``end`` that match.
 
-    ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's creation
-    time as the server prints it, so that a reader notices a stream that was created again. ``subjects`` are the
-    filters, empty for all. ``read_with`` says how the range is read. ``removals`` is `StreamSummary.removals` of
-    a state from before the count, None where the count is right in any case, or nothing can show that it is not.
-    ``sifted``: a reader without a consumer asks for all messages, and leaves out those that no filter matches. Plain
-    data that pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
+    Plain data that pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
 
     stream: str
     first: int
     end: int
     count: int | None
+    """How many messages matched at planning time, None when that is not known."""
     created: str
+    """When the stream was created, as the server prints it: a reader notices another stream."""
     subjects: tuple[str, ...] = ()
+    """The filters, empty for all."""
     read_with: ReadWith = "consumer"
     removals: Removals | None = None
+    """`StreamSummary.removals` of a state from before the count.
+
+    None where the count is right in any case, or nothing can show that it is not.
+    """
     sifted: bool = False
+    """A reader without a consumer asks for all messages, and leaves out those that no filter matches."""
 
     def __post_init__(self) -> None:
         if self.first < 1 or self.end < self.first:
@@ -57,78 +60,91 @@ class SequenceRange:
 class StreamSummary:
     """What ``STREAM.INFO`` said of a stream. Sequences as the server gives them, times in ns since the epoch.
 
-    ``first_seq`` is 0 or 1 when nothing was ever stored (``last_seq`` is 0 then), and ``last_seq + 1`` when
-    everything was removed. ``num_deleted`` counts the messages missing between the two. ``last_timestamp``
-    belongs to ``last_seq`` (0 when nothing was ever stored). ``retention`` is ``limits``, ``interest`` or
-    ``workqueue``. ``max_age`` (ns), ``max_msgs``, ``max_bytes`` and ``max_msgs_per_subject`` are limits of the stream;
-    <= 0 means no limit. ``server_time`` is the server's clock when it answered, 0 when it did not say.
-
-    ``duplicate_window`` is how long the stream remembers message ids, in seconds; 0 when it remembers none.
-    ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``renames``: its messages may have other
-    ones, since it has ``sources`` or a ``subject_transform``; ``transforms``: it has the
-    latter. ``max_msg_size`` < 0 means no limit in bytes of its own.
-    ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``persist_mode`` is
-    ``async`` where the server acknowledges what it has not stored yet (server 2.12, ADR-56). ``no_ack`` means that
-    nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
-    have a TTL of their own (server 2.11, ADR-43). ``subject_delete_marker_ttl`` (ns) > 0: a marker takes the place of a
-    subject's only message when it expires. ``deny_purge``: the stream refuses to be purged; ``deny_delete``: single
-    messages cannot be deleted. ``allow_msg_schedules``: messages may be schedules (server 2.12, ADR-51).
-    ``allow_rollup_hdrs``: they may remove others. ``initial_seq`` is the first sequence that the stream has ever used.
-    ``allow_msg_counter``: its subjects are counters (server 2.12, ADR-49); ``allow_atomic``: it takes batches (ADR-50).
-    ``domain``: that of its server, if any. ``consumers``: how many it has.
-    ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
-
-    A server that was frozen, or cut off from the others, may answer from an older state. ``led``: it says that it leads
-    the stream. ``leader``: the server that does, "" without a cluster. ``followed``: it leads, and a majority of the
-    stream's servers has answered it too lately to have chosen another one. ``term``: who leads since when, as long as
-    which the stream cannot have lost its end; "" where the server does not say (before 2.12, and of a stream without
-    replicas). ``num_subjects``: how many subjects its messages have.
+    A limit <= 0 means none. A server that was frozen, or cut off from the others, may answer from
+    an older state: see ``led`` and ``followed``.
     """
 
     name: str
     created: str
     first_seq: int
+    """0 or 1 when nothing was ever stored, ``last_seq + 1`` when everything was removed."""
     last_seq: int
+    """0 when nothing was ever stored."""
     messages: int
     bytes: int
     num_deleted: int
+    """Messages that are missing between ``first_seq`` and ``last_seq``."""
     last_timestamp: int
+    """When the message at ``last_seq`` was stored; 0 when nothing was ever stored."""
     retention: str
+    """``limits``, ``interest`` or ``workqueue``."""
     max_msgs_per_subject: int = 0
     allow_direct: bool = False
     max_age: int = 0
+    """In ns."""
     max_msgs: int = 0
     max_bytes: int = 0
     server_time: int = 0
+    """The server's clock when it answered, 0 when it did not say."""
     duplicate_window: float = 0.0
+    """How long the stream remembers message ids, in seconds; 0 when it remembers none."""
     subjects: tuple[str, ...] = ()
+    """The subjects that the stream takes, with wildcards; empty for a ``mirror``."""
     max_msg_size: int = -1
+    """In bytes; < 0 means no limit of its own."""
     discard: str = "old"
+    """``old`` or ``new``."""
     storage: str = "file"
+    """``file`` or ``memory``."""
     persist_mode: str = "default"
+    """``async`` where the server acknowledges what it has not stored yet (server 2.12, ADR-56)."""
     no_ack: bool = False
+    """Nothing that is published is confirmed."""
     sealed: bool = False
+    """Nothing can be published."""
     mirror: bool = False
     renames: bool = False
+    """Messages may have other subjects than ``subjects``: of sources, or of a ``subject_transform``."""
     transforms: bool = False
+    """The stream has a ``subject_transform``."""
     allow_msg_ttl: bool = False
+    """Messages may have a TTL of their own (server 2.11, ADR-43)."""
     allow_msg_counter: bool = False
+    """The subjects are counters (server 2.12, ADR-49)."""
     allow_atomic: bool = False
+    """The stream takes atomic batches (ADR-50)."""
     deny_purge: bool = False
     allow_msg_schedules: bool = False
+    """Messages may be schedules (server 2.12, ADR-51)."""
     allow_rollup_hdrs: bool = False
+    """Messages may remove others."""
     deny_delete: bool = False
+    """Single messages cannot be deleted."""
     subject_delete_marker_ttl: int = 0
+    """In ns; > 0: a marker takes the place of a subject's only message when it expires."""
     initial_seq: int = 1
+    """The first sequence that the stream has ever used."""
     consumers: int = 0
+    """How many consumers the stream has."""
     num_replicas: int = 0
+    """0 when the server did not say."""
     domain: str = ""
+    """The domain of the server that answered, if any."""
     clustered: bool = False
+    """The server that answered is one of a cluster."""
     num_subjects: int = 0
+    """How many subjects the messages have."""
     leader: str = ""
+    """The server that leads the stream, "" without a cluster."""
     led: bool = True
+    """The server that answered says that it leads the stream."""
     followed: bool = True
+    """It leads, and a majority of the servers answered it too lately to have chosen another leader."""
     term: str = ""
+    """Who leads since when: as long as it is equal, the stream cannot have lost its end.
+
+    "" where the server does not say (before 2.12, and of a stream without replicas).
+    """
 
     @property
     def first_kept(self) -> int:
@@ -151,7 +167,9 @@ class StreamSummary:
 
         Each removal raises the number, within a term. None where the server says no term.
         """
-        return (self.last_seq - self.messages, self.term) if self.term else None
+        if not self.term:
+            return None
+        return self.last_seq - self.messages, self.term
 
     @property
     def evicts(self) -> bool:
@@ -162,30 +180,38 @@ class StreamSummary:
 def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
     """Return a pattern for the subjects that one of these filters matches; it matches nothing without a filter."""
     wildcards = {"*": r"[^.]+", ">": ".+"}
-    patterns = [
-        r"\.".join(wildcards.get(token, re.escape(token)) for token in text.split("."))
-        for text in filters
-    ]
-    return re.compile("|".join(patterns) or "(?!)", re.DOTALL)
+    patterns = []
+    for text in filters:
+        tokens = [wildcards.get(token, re.escape(token)) for token in text.split(".")]
+        patterns.append(r"\.".join(tokens))
+    nothing = "(?!)"
+    return re.compile("|".join(patterns) or nothing, re.DOTALL)
 
 
 #: Fields of `StreamSummary` that are fields of the state, and that every server sends.
 _COUNTS = ("first_seq", "last_seq", "messages", "bytes")
 #: Fields of `StreamSummary` that are fields of the configuration.
 _SETTINGS = (
-    *("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "max_msg_size", "num_replicas"),
-    *(
-        "allow_direct",
-        "no_ack",
-        "sealed",
-        "allow_msg_ttl",
-        "deny_purge",
-        "discard",
-        "storage",
-        "persist_mode",
-    ),
-    *("allow_msg_schedules", "allow_rollup_hdrs"),
-    *("deny_delete", "subject_delete_marker_ttl", "allow_msg_counter", "allow_atomic"),
+    "max_msgs_per_subject",
+    "max_age",
+    "max_msgs",
+    "max_bytes",
+    "max_msg_size",
+    "num_replicas",
+    "allow_direct",
+    "no_ack",
+    "sealed",
+    "allow_msg_ttl",
+    "deny_purge",
+    "discard",
+    "storage",
+    "persist_mode",
+    "allow_msg_schedules",
+    "allow_rollup_hdrs",
+    "deny_delete",
+    "subject_delete_marker_ttl",
+    "allow_msg_counter",
+    "allow_atomic",
 )
 
 
@@ -195,12 +221,8 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
     Settings that a server leaves out have the defaults of `StreamSummary`. ``context`` says what was asked, as an
     infinitive without "to". Raises `ProtocolError` for a reply that is incomplete, or contradicts itself.
     """
-
-    def setting(name: str) -> Any:
-        default = getattr(StreamSummary, name)
-        return jsapi.field(body, f"config.{name}", type(default), context, default)
-
-    name, created = (jsapi.field(body, path, str, context) for path in ("config.name", "created"))
+    name = jsapi.field(body, "config.name", str, context)
+    created = jsapi.field(body, "created", str, context)
     if len(name) > jsapi.LONGEST_NAME:
         raise ProtocolError(
             f"cannot {context}: the server's reply has {shown(name)} for config.name"
@@ -209,7 +231,14 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         raise ProtocolError(
             f"cannot {context}: the server's reply does not say when the stream was created"
         )
-    counts: dict[str, Any] = {name: jsapi.whole(body, f"state.{name}", context) for name in _COUNTS}
+    counts: dict[str, Any] = {}
+    for count in _COUNTS:
+        counts[count] = jsapi.whole(body, f"state.{count}", context)
+    settings: dict[str, Any] = {}
+    for setting in _SETTINGS:
+        default = getattr(StreamSummary, setting)
+        settings[setting] = jsapi.field(body, f"config.{setting}", type(default), context, default)
+    transforms = bool(jsapi.field(body, "config.subject_transform", dict, context, {}))
     summary = StreamSummary(
         name=name,
         created=created,
@@ -226,43 +255,54 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         domain=jsapi.field(body, "domain", str, context, ""),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
         renames=any(body["config"].get(name) for name in ("sources", "subject_transform")),
-        transforms=bool(jsapi.field(body, "config.subject_transform", dict, context, {})),
+        transforms=transforms,
         clustered=bool(jsapi.field(body, "cluster.name", str, context, "")),
         **_leadership(body, context),
-        **{name: setting(name) for name in _SETTINGS},
+        **settings,
     )
-    # Planning makes tasks of these numbers.
-    width, deleted, last = (
-        summary.last_seq + 1 - summary.first_kept,
-        summary.num_deleted,
-        summary.last_seq,
-    )
-    if width < 0 or summary.messages > width or not 0 <= deleted <= width or last == INT64_MAX:
-        raise ProtocolError(
-            f"cannot {context}: the server's reply makes no sense: {summary.messages} messages and {shown(deleted)} "
-            f"deleted ones in the sequences {summary.first_seq} to {last}"
-        )
+    _check_numbers(summary, context)
     return summary
+
+
+def _check_numbers(summary: StreamSummary, context: str) -> None:
+    """Raise `ProtocolError` for numbers that contradict each other: planning makes tasks of them."""
+    width = summary.last_seq + 1 - summary.first_kept
+    deleted = summary.num_deleted
+    last = summary.last_seq
+    has_room = 0 <= summary.messages <= width
+    if not has_room or not 0 <= deleted <= width or last == INT64_MAX:
+        raise ProtocolError(
+            f"cannot {context}: the server's reply makes no sense: {summary.messages} messages and "
+            f"{shown(deleted)} deleted ones in the sequences {summary.first_seq} to {last}"
+        )
 
 
 def _leadership(body: Mapping[str, Any], context: str) -> dict[str, Any]:
     """Return ``leader``, ``led``, ``followed`` and ``term`` of a `StreamSummary`."""
+    leader = jsapi.field(body, "cluster.leader", str, context, "")
+    since = jsapi.field(body, "cluster.leader_since", str, context, "")
     # A leader lists the other servers of the stream, and since when each is silent ("active").
     others = [
         peer
         for peer in jsapi.field(body, "cluster.replicas", list, context, [])
         if isinstance(peer, dict)
     ]
-    leader = jsapi.field(body, "cluster.leader", str, context, "")
-    since = jsapi.field(body, "cluster.leader_since", str, context, "")
-    led = not others or leader not in {"", *(str(peer.get("name")) for peer in others)}
-    silences = (
-        jsapi.field(peer, "active", int, context, 0) for peer in others if not peer.get("offline")
-    )
-    heard = sum(0 < silence < ELECTION_AFTER for silence in silences)
+    led = not others or (leader != "" and leader not in _names(others))
+    heard = 0
+    for peer in others:
+        if peer.get("offline"):
+            continue
+        silence = jsapi.field(peer, "active", int, context, 0)
+        if 0 < silence < ELECTION_AFTER:
+            heard += 1
+    # With itself these are a majority.
     followed = led and heard >= (1 + len(others)) // 2
     term = f"{leader} {since}" if since else ""
     return {"leader": leader, "led": led, "followed": followed, "term": term}
+
+
+def _names(peers: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {str(peer.get("name")) for peer in peers}
 
 
 def reply_time(

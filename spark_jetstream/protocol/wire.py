@@ -111,12 +111,11 @@ class Frames:
     def pull_bytes(self) -> int:
         """Bytes that the server takes off `max_bytes` of the pull requests: subject, reply subject and content."""
         subjects = self.subject_end.sum() - self.subject_start.sum()
-        dots = self.reply_dots >= 0
-        space = self.reply[dots]
-        replies = (
-            self.separators[space + self.reply_dots[dots] + 1].sum()
-            - (self.separators[space] + 1).sum()
-        )
+        has_reply = self.reply_dots >= 0
+        space = self.reply[has_reply]
+        # The separator after the last dot is the space that ends the reply subject.
+        next_space = space + self.reply_dots[has_reply] + 1
+        replies = self.separators[next_space].sum() - (self.separators[space] + 1).sum()
         return int(subjects + replies + self.size.sum())
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
@@ -131,9 +130,10 @@ class Frames:
 
     def reply_subject(self, index: int) -> str:
         """The reply subject of one message, or an empty text. Bytes that are not UTF-8 become U+FFFD."""
-        space, dots = int(self.reply[index]), int(self.reply_dots[index])
+        dots = int(self.reply_dots[index])
         if dots < 0:
             return ""
+        space = int(self.reply[index])
         first, last = self.separators[space] + 1, self.separators[space + dots + 1]
         return self.lines[first:last].tobytes().decode("utf-8", "replace")
 
@@ -202,56 +202,64 @@ class _FrameRun:
 def _scan_in_bulk(data: bytearray, begin: int, end: int) -> tuple[list[bytes | _FrameRun], int]:
     """All complete frames of data[begin:end], and where they end; walks where the chain is not plain."""
     octets = np.frombuffer(data, np.uint8)
+    # Each line feed ends a control line, or stands in a payload.
     feeds = np.flatnonzero(octets[begin:end] == _LF) + begin
     if not len(feeds):
         return [], begin
+    # A line begins after the line feed of the one before.
     starts = np.empty_like(feeds)
     starts[0] = begin
     starts[1:] = feeds[:-1] + 1
+    # A shorter line is no message's, and has too few bytes for the words that are read below.
     long_enough = feeds - starts >= _SHORTEST_LINE - 1
     starts, feeds = starts[long_enough], feeds[long_enough]
-    if not len(starts) or starts[0] != begin:
-        return _scan_by_walk(data, begin, end)
+    # The first four bytes tell the control lines of messages, and payloads that look like one.
     word = load4(data, starts)
     candidates = (word == _MSG) | (word == _HMSG)
     starts, feeds = starts[candidates], feeds[candidates]
-    if not len(starts) or starts[0] != begin:
+    begins_with_message = len(starts) > 0 and starts[0] == begin
+    if not begins_with_message:
         return _scan_by_walk(data, begin, end)
+    # The last number of a control line is the size of header and payload.
     size, plain = trailing_number(data, feeds - 1)
     plain &= octets[feeds - 1] == _CR
+    # The next frame begins behind the line feed, the content and its CR LF. Where each line begins
+    # where the frame before it ends, no line is part of a payload.
     follows = feeds + size + 3
-    chained = len(starts) if end >= follows[-1] else len(starts) - 1
-    if not (plain.all() and np.array_equal(follows[:-1], starts[1:])):
+    is_chain = plain.all() and np.array_equal(follows[:-1], starts[1:])
+    if not is_chain:
         return _scan_by_walk(data, begin, end)
+    all_complete = bool(end >= follows[-1])
+    chained = len(starts) if all_complete else len(starts) - 1
     if not chained:
         return [], begin
+    _check_line_ends(octets, follows[:chained])
     run = _FrameRun(starts[:chained], feeds[:chained], size[:chained])
-    ends = follows[:chained]
-    if not ((octets[ends - 1] == _LF) & (octets[ends - 2] == _CR)).all():
-        raise ProtocolError(
-            "a message on the wire is not followed by a line end: its length is wrong"
-        )
     used = run.end
-    # What follows may be a message that is not complete yet, or another kind of line.
-    if used < end and chained == len(starts):
-        rest, more = _scan_by_walk(data, used, end)
-        return [run, *rest], more
-    return [run], used
+    if used == end or not all_complete:
+        return [run], used
+    # A message that is not complete yet follows, or another kind of line.
+    rest, more = _scan_by_walk(data, used, end)
+    return [run, *rest], more
+
+
+def _check_line_ends(octets: npt.NDArray[np.uint8], ends: IntArray) -> None:
+    """Raise `ProtocolError` unless each frame ends with CR LF."""
+    if not ((octets[ends - 1] == _LF) & (octets[ends - 2] == _CR)).all():
+        raise _wrong_length()
+
+
+def _wrong_length() -> ProtocolError:
+    return ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
 
 
 def _scan_by_walk(data: bytearray, at: int, end: int) -> tuple[list[bytes | _FrameRun], int]:
     """The same as `_scan_in_bulk`, one frame after the other."""
     pieces: list[bytes | _FrameRun] = []
+    # Of the messages since the last line of another kind:
     begin: list[int] = []
     feed: list[int] = []
     sizes: list[int] = []
-
-    def close_run() -> None:
-        if begin:
-            pieces.append(_FrameRun(*(np.array(x, np.int64) for x in (begin, feed, sizes))))
-            for places in (begin, feed, sizes):
-                places.clear()
-
     while at < end:
         line_feed = data.find(b"\n", at, end)
         if line_feed < 0:
@@ -262,35 +270,46 @@ def _scan_by_walk(data: bytearray, at: int, end: int) -> tuple[list[bytes | _Fra
             if after > end:
                 break
             if data[after - 2 : after] != b"\r\n":
-                raise ProtocolError(
-                    "a message on the wire is not followed by a line end: its length is wrong"
-                )
+                raise _wrong_length()
             begin.append(at)
             feed.append(line_feed)
             sizes.append(size)
         else:
-            if _CONTROL.match(data, at) is None:
-                raise ProtocolError(
-                    f"the server sent a line of no known kind: {bytes(data[at : min(at + 40, end)])!r}"
-                )
-            if line_feed - at > MAX_LINE:
-                raise _endless()
-            if data[line_feed - 1] != _CR:
-                raise ProtocolError("a control line on the wire does not end with CR LF")
-            close_run()
             after = line_feed + 1
+            _check_control_line(data, at, line_feed, end)
+            if begin:
+                pieces.append(_frame_run(begin, feed, sizes))
+                begin, feed, sizes = [], [], []
             pieces.append(bytes(data[at:after]))
         at = after
-    close_run()
+    if begin:
+        pieces.append(_frame_run(begin, feed, sizes))
     return pieces, at
+
+
+def _frame_run(begin: list[int], feed: list[int], sizes: list[int]) -> _FrameRun:
+    return _FrameRun(np.array(begin, np.int64), np.array(feed, np.int64), np.array(sizes, np.int64))
+
+
+def _check_control_line(data: bytearray, at: int, line_feed: int, end: int) -> None:
+    """Raise `ProtocolError` unless data[at:line_feed] is a line that a server sends, without a message."""
+    if _CONTROL.match(data, at) is None:
+        shown = bytes(data[at : min(at + 40, end)])
+        raise ProtocolError(f"the server sent a line of no known kind: {shown!r}")
+    if line_feed - at > MAX_LINE:
+        raise _endless()
+    if data[line_feed - 1] != _CR:
+        raise ProtocolError("a control line on the wire does not end with CR LF")
 
 
 def _message_size(data: bytearray, at: int, line_feed: int) -> int:
     """Bytes of header and payload that the control line data[at:line_feed] announces."""
     digits = data[data.rfind(b" ", at, line_feed) + 1 : line_feed - 1]
-    if line_feed - at < _SHORTEST_LINE - 1 or data[line_feed - 1] != _CR or not digits.isdigit():
+    too_short = line_feed - at < _SHORTEST_LINE - 1
+    if too_short or data[line_feed - 1] != _CR or not digits.isdigit():
         shown = bytes(data[at : min(at + 80, line_feed)])
         raise ProtocolError(f"a message's control line cannot be read: {shown!r}")
+    # Python takes long for the value of thousands of digits.
     size = int(digits) if len(digits) < 12 else MAX_FRAME + 1
     if size > MAX_FRAME:
         raise ProtocolError(
@@ -365,45 +384,43 @@ def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
     """Find the tokens of all control lines of a run, and read the subscription ids and header sizes."""
     count = len(run.begin)
     line_end = run.feed + 1
-    # The first line is taken twice: reading numbers eight bytes at a time needs something in front.
-    around = np.empty(2 * count + 1, np.int32)
-    around[0:-1:2] = run.begin
-    around[1::2] = line_end
-    around[-1] = len(data)
-    pick = np.arange(-2, 2 * count, 2, dtype=np.int64)
-    pick[0] = 0
-    lines, bounds = joined(binary(2 * count, around, data).take(as_arrow(pick)))
-    bounds = bounds[1:]
+    lines, bounds = _control_lines(data, run.begin, line_end)
+    # Tokens end at spaces, and those of subjects at dots as well. A line's CR LF is part of its
+    # last token.
     separators = np.flatnonzero((lines == _SPACE) | (lines == _DOT))
     spaces = np.flatnonzero(lines[separators] == _SPACE)
     space_at = separators[spaces]
+    # The first and the last space of each line.
     edges = np.searchsorted(space_at, bounds)
     first_space, last = edges[:-1], edges[1:] - 1
     headed = (lines[bounds[:-1]] == ord("H")).astype(np.int64)
+    # Three parts follow MSG, and four follow HMSG; a reply subject is one more.
     extra = last - first_space - headed - 2
     if not ((extra == 0) | (extra == 1)).all():
         raise ProtocolError("a message's control line has too many or too few parts")
+    # The subject begins behind "MSG " or "HMSG ", and ends at the second space.
     subject_start = bounds[:-1] + 4 + headed
     subject_end = space_at[first_space + 1]
-    sid_at = space_at[first_space + 1] + 1
     sid_end = space_at[first_space + 2]
-    sid, good = parse_unsigned(lines, sid_at, sid_end)
-    if not (
-        good.all()
-        and (subject_end > subject_start).all()
-        and (space_at[first_space] == subject_start - 1).all()
-    ):
+    sid, are_numbers = parse_unsigned(lines, subject_end + 1, sid_end)
+    have_subjects = (subject_end > subject_start).all()
+    first_space_fits = (space_at[first_space] == subject_start - 1).all()
+    if not (are_numbers.all() and have_subjects and first_space_fits):
         raise ProtocolError(
             "a message's control line cannot be read: no subject or no subscription id"
         )
     head = np.zeros(count, np.int64)
     if headed.any():
+        # The header size stands between the last two spaces.
         rows = np.flatnonzero(headed)
-        head[rows], good = parse_unsigned(lines, space_at[last[rows] - 1] + 1, space_at[last[rows]])
-        if not (good.all() and (head[rows] <= run.size[rows]).all()):
+        size_start = space_at[last[rows] - 1] + 1
+        head[rows], are_numbers = parse_unsigned(lines, size_start, space_at[last[rows]])
+        if not (are_numbers.all() and (head[rows] <= run.size[rows]).all()):
             raise ProtocolError(
                 "a message's header size cannot be read or is larger than the message"
             )
+    # The reply subject, if any, stands between the third and the fourth space. Of a line without
+    # one the numbers mean nothing, and must only be indices.
     before_reply = spaces[np.minimum(first_space + 2, len(spaces) - 1)]
     after_reply = spaces[np.minimum(first_space + 3, len(spaces) - 1)]
     dots = np.where(extra == 1, after_reply - before_reply - 1, -1)
@@ -424,10 +441,28 @@ def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
     return sid, frames
 
 
+def _control_lines(
+    data: bytearray, begin: IntArray, line_end: IntArray
+) -> tuple[npt.NDArray[np.uint8], IntArray]:
+    """Copy the lines data[begin[i]:line_end[i]] together; return them, and the n + 1 bounds of them."""
+    count = len(begin)
+    # Every second piece is a line, and those in between are the contents of the messages.
+    around = np.empty(2 * count + 1, np.int32)
+    around[0:-1:2] = begin
+    around[1::2] = line_end
+    around[-1] = len(data)
+    # The first line is taken twice: reading numbers eight bytes at a time needs something in front.
+    pick = np.arange(-2, 2 * count, 2, dtype=np.int64)
+    pick[0] = 0
+    lines, bounds = joined(binary(2 * count, around, data).take(as_arrow(pick)))
+    return lines, bounds[1:]
+
+
 def _answer(frame: Frames, sid: int) -> Status | ApiReply:
     """Read one message without a reply subject: a status if it has headers."""
     start = int(frame.line_end[0])
-    head, size = int(frame.head[0]), int(frame.size[0])
+    head = int(frame.head[0])
+    size = int(frame.size[0])
     subject = bytes(frame.lines[int(frame.subject_start[0]) : int(frame.subject_end[0])])
     if not head:
         return ApiReply(sid, subject, bytes(frame.data[start : start + size]))
@@ -452,8 +487,10 @@ def parse_status(block: bytes | bytearray) -> StatusLine | None:
     match = _STATUS.fullmatch(block)
     if match is None:
         return None
-    lines = (line.partition(":") for line in match[3].decode("utf-8", "replace").split("\r\n"))
-    headers = {name.strip(): value.strip() for name, colon, value in lines if colon}
-    return StatusLine(
-        int(match[1]), brief((match[2] or b"").decode("utf-8", "replace").strip()), headers
-    )
+    description = (match[2] or b"").decode("utf-8", "replace").strip()
+    headers = {}
+    for line in match[3].decode("utf-8", "replace").split("\r\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip()] = value.strip()
+    return StatusLine(int(match[1]), brief(description), headers)
