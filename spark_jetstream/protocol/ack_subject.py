@@ -12,14 +12,14 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.units import Timestamp, shown, whole_number
 
 PREFIX = "$JS.ACK."
-V1_DOTS, V2_DOTS = 8, 10  # nine tokens, or eleven and more
-DELIVERIES, STREAM_SEQUENCE, CONSUMER_SEQUENCE, TIMESTAMP, PENDING = (
-    4,
-    5,
-    6,
-    7,
-    8,
-)  # tokens of the first form
+V1_DOTS = 8  # nine tokens
+V2_DOTS = 10  # eleven tokens and more
+# Tokens of the first form.
+DELIVERIES = 4
+STREAM_SEQUENCE = 5
+CONSUMER_SEQUENCE = 6
+TIMESTAMP = 7
+PENDING = 8
 NO_NUMBER = "a message came whose reply subject has no numbers where they belong"
 
 
@@ -50,19 +50,28 @@ def parse_ack(subject: str) -> AckSubject:
     the end. Raises `ProtocolError` for any other text.
     """
     tokens = subject.split(".")
-    shift = 0 if len(tokens) == V1_DOTS + 1 else 2
-    if not subject.startswith(PREFIX) or not all(tokens) or (shift and len(tokens) <= V2_DOTS):
+    has_known_form = len(tokens) == V1_DOTS + 1 or len(tokens) > V2_DOTS
+    if not subject.startswith(PREFIX) or not all(tokens) or not has_known_form:
         raise ProtocolError(
             f"{shown(subject)} is not the reply subject of a message of a JetStream consumer"
         )
-    domain, account = (
-        ("" if token == "_" else token for token in tokens[2:4]) if shift else ("", "")
-    )
-    stream, consumer, *numbers = tokens[2 + shift : PENDING + shift + 1]
+    domain = account = ""
+    if len(tokens) > V2_DOTS:
+        # Without these two tokens the second form begins as the first one.
+        domain, account = ("" if token == "_" else token for token in tokens[2:4])
+        del tokens[2:4]
+    stream, consumer, *numbers = tokens[2 : PENDING + 1]
     deliveries, stream_seq, consumer_seq, time, pending = map(ack_number, numbers)
-    stored = Timestamp.of(time)
     return AckSubject(
-        stream, consumer, deliveries, stream_seq, consumer_seq, stored, pending, domain, account
+        stream,
+        consumer,
+        deliveries,
+        stream_seq,
+        consumer_seq,
+        Timestamp.of(time),
+        pending,
+        domain,
+        account,
     )
 
 

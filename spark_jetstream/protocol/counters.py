@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +22,12 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.schema import COUNTER_COLUMNS, arrow_schema
 
-INCREMENT, SOURCES = "Nats-Incr", "Nats-Counter-Sources"
+INCREMENT = "Nats-Incr"
+SOURCES = "Nats-Counter-Sources"
 _PLAIN = r'^\{"val":"(?P<value>-?[0-9]+)"\}$'
 _VALUE = re.compile(r"-?[0-9]+")
-_FIRST = as_arrow(np.zeros(1, np.int64))[
-    0
-]  # a number of Python, and `pa.scalar`, would import pandas
+# A number of Python, and `pa.scalar`, would import pandas.
+_FIRST = as_arrow(np.zeros(1, np.int64))[0]
 
 
 def counter_value(stream: str, sequence: int, data: bytes) -> str:
@@ -54,12 +54,12 @@ def counter_sources(text: str) -> dict[str, dict[str, str]] | None:
         streams = json_object(text)
     except ValueError:
         return None
-    values = [
-        value
-        for each in streams.values()
-        for value in (each.values() if isinstance(each, dict) else [None])
-    ]
-    return streams if all(isinstance(value, str) for value in values) else None
+    for values in streams.values():
+        if not isinstance(values, dict):
+            return None
+        if not all(isinstance(value, str) for value in values.values()):
+            return None
+    return streams
 
 
 def counter_batch(messages: MessageRun, *, stream: str, columns: Sequence[str]) -> pa.RecordBatch:
@@ -68,7 +68,9 @@ def counter_batch(messages: MessageRun, *, stream: str, columns: Sequence[str]) 
     `stream` is the value of the column of that name. `incr` is null without a header, `sources` also for a malformed
     one. Raises `ProtocolError` for a message that holds no value, if `value` is asked for.
     """
-    schema, headers = arrow_schema(columns, COUNTER_COLUMNS), functools.cache(messages.headers)
+    schema = arrow_schema(columns, COUNTER_COLUMNS)
+    # Two columns may need them.
+    headers = functools.cache(messages.headers)
     column: dict[str, Callable[[], pa.Array]] = {
         "stream": lambda: repeated(stream, len(messages)),
         "subject": messages.subjects,
@@ -83,6 +85,7 @@ def counter_batch(messages: MessageRun, *, stream: str, columns: Sequence[str]) 
 
 def _values(messages: MessageRun, stream: str) -> pa.StringArray:
     payloads = messages.payloads()
+    # Servers write the value in one form. Other JSON is read one by one.
     plain = pc.struct_field(pc.extract_regex(payloads, _PLAIN), [0])
     if not plain.null_count:
         return plain.cast(pa.string())
@@ -96,36 +99,37 @@ def _header(headers: pa.MapArray, name: str) -> pa.StringArray:
 
 
 def _sources(headers: pa.MapArray) -> pa.MapArray:
-    kind, given = (
-        arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type,
-        _header(headers, SOURCES),
-    )
+    """Return the values of header `Nats-Counter-Sources` by stream and subject, null without one."""
+    kind = arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type
+    given = _header(headers, SOURCES)
     if given.null_count == len(given):
         return pa.nulls(len(given), kind)
-    found = [text if text is None else counter_sources(text) for text in given.to_pylist()]
-    streams = [stream for each in found for stream in (each or {}).items()]
-    subjects = [value for _, values in streams for value in values.items()]
-    inner = _maps(
-        kind.item_type,
-        [values for _, values in streams],
-        subjects,
-        texts([value for _, value in subjects]),
-    )
-    return _maps(kind, found, streams, inner)
+    rows: list[dict[str, dict[str, str]] | None] = []
+    streams: list[dict[str, str]] = []  # of all rows, one after the other
+    values: list[str] = []  # of all streams, one after the other
+    for text in given.to_pylist():
+        row = None if text is None else counter_sources(text)
+        rows.append(row)
+        for subjects in (row or {}).values():
+            streams.append(subjects)
+            values += subjects.values()
+    by_subject = _maps(kind.item_type, streams, texts(values))
+    return _maps(kind, rows, by_subject)
 
 
 def _maps(
-    kind: pa.MapType,
-    rows: Sequence[Sized | None],
-    pairs: Sequence[tuple[str, object]],
-    items: pa.Array,
+    kind: pa.MapType, rows: Sequence[Mapping[str, object] | None], items: pa.Array
 ) -> pa.MapArray:
-    """Return a map for each row, null for None, of as many pairs as the row has; the items are given as an array."""
-    offsets = np.cumsum([0, *(len(row or ()) for row in rows)], dtype=np.int32)
+    """Return the maps as one array, null for None; `items` has the values of all rows."""
+    sizes = [0]
+    names: list[str] = []
+    for row in rows:
+        sizes.append(len(row or ()))
+        names += row or ()
     absent = np.array([row is None for row in rows], np.bool_)
     return pa.MapArray.from_arrays(
-        as_arrow(offsets),
-        texts([name for name, _ in pairs]),
+        as_arrow(np.cumsum(sizes, dtype=np.int32)),
+        texts(names),
         items,
         type=kind,
         mask=as_arrow(absent),

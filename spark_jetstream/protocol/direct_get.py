@@ -34,6 +34,7 @@ from spark_jetstream.protocol.units import whole_number
 from spark_jetstream.protocol.vectors import begins_with, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, parse_status
 
+# The six lines, by their places.
 _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, _PREVIOUS = range(6)
 _NAMES = (
     b"Nats-Stream: ",
@@ -124,6 +125,7 @@ class DirectBatch:
     def headers(self) -> pa.MapArray:
         """Implements `MessageRun`, without the lines that the server added."""
         length = self._own_end - self._begin
+        # A block that is only the version line has no headers: its map is null.
         plain = length == len(_NO_LINES)
         plain[plain] = begins_with(self._heads, self._begin[plain], _NO_LINES[:8])
         return decode_headers(self._heads, self._begin, np.where(plain, 0, length))
@@ -147,8 +149,10 @@ def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatc
     )
     if not good.all():
         raise ProtocolError("an answer came on a subject that nothing was asked with")
+    # The header blocks, one after the other.
     heads, bounds = joined(gather(frames.data, frames.line_end, frames.line_end + frames.head))
     line_ends, message = _find_lines(heads, bounds)
+    # Neighbours with the same key are messages, or statuses, for the same request.
     key = number * 2 + message
     cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
     for first, last in pairwise(cuts):
@@ -157,31 +161,36 @@ def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatc
             yield _answered(
                 int(number[first]), frames[some], heads, bounds[:-1][some], line_ends[:, some]
             )
-        else:
-            yield from (_ending(int(number[at]), frames, at) for at in range(first, last))
+            continue
+        for at in range(first, last):
+            yield _ending(int(number[at]), frames, at)
 
 
 def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, BoolArray]:
     """The line feeds of the last seven lines of each block (7 * n), and whether those are what makes a message."""
-    count, lines = len(bounds) - 1, len(_NAMES) + 1
+    count = len(bounds) - 1
+    lines = len(_NAMES) + 1  # with the empty one at the end of a block
     feeds = np.flatnonzero(heads == _LF)
     if len(heads) < _SHORTEST or len(feeds) < lines:
         return np.zeros((lines, count), np.int64), np.zeros(count, np.bool_)
-    last = bounds[1:] - 1
+    last = bounds[1:] - 1  # where the last line feed of each block must be
     per_block = len(feeds) // count
     same = per_block >= lines and len(feeds) == per_block * count
     if same and np.array_equal(feeds[per_block - 1 :: per_block], last):
-        # The same number of lines in every block, as it is without headers of their own.
+        # Every block has the same number of lines, as blocks without headers of their own have.
         ends = np.ascontiguousarray(feeds.reshape(count, per_block)[:, -lines:].T)
         message: BoolArray = ends[_STREAM] > bounds[:-1]
     else:
+        # Look for the last line feed of each block; the others are those before it.
         at = np.minimum(np.searchsorted(feeds, last), len(feeds) - 1)
         ends = feeds[np.maximum(at + np.arange(1 - lines, 1)[:, None], 0)]
         message = (feeds[at] == last) & (at >= lines - 1) & (ends[_STREAM] > bounds[:-1])
+    # Each line ends with CR LF, and the last one is empty.
     message &= (heads[np.maximum(ends - 1, 0)] == _CR).all(axis=0) & (ends[-1] == ends[-2] + 2)
+    # The line of the stream may go on from a line of the publisher: `_answered` looks at its name.
     for line, name in enumerate(_NAMES[1:], start=1):
         start = ends[line - 1] + 1 + len(name)
-        message &= start < ends[line] - 1
+        message &= start < ends[line] - 1  # it has a value
         # The last eight bytes of a name tell it well enough: only a server writes here.
         message &= begins_with(heads, np.where(message, start - 8, 0), name[-8:])
     return ends, message
@@ -190,24 +199,34 @@ def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArra
 def _answered(
     number: int, frames: Frames, heads: npt.NDArray[np.uint8], begin: IntArray, line_ends: IntArray
 ) -> DirectBatch:
+    """Return the messages of some frames, whose header blocks begin and have lines at these places."""
     stop = line_ends[_STREAM] - 1
     first = heads[int(begin[0]) : int(stop[0])].tobytes()
     # A stream's name has no blank, so whatever a publisher wrote, the last word is the server's.
     name = first[first.rfind(b" ") + 1 :]
     added = _NAMES[_STREAM] + name + b"\r\n"
+    # The publisher's lines end where the line with the stream begins.
     own_end = stop + 2 - len(added)
-    if not (name and (own_end >= begin).all() and begins_with(heads, own_end, added).all()):
+    has_room = bool(name) and (own_end >= begin).all()
+    if not (has_room and begins_with(heads, own_end, added).all()):
         raise ProtocolError(
             "a direct get was answered without the name of the stream, or by more than one stream"
         )
-    sequences, previous = (_numbers(heads, line_ends, line) for line in (_SEQUENCE, _PREVIOUS))
-    stream = name.decode("utf-8", "replace")
     return DirectBatch(
-        number, stream, sequences, previous, frames, heads, begin, own_end, line_ends
+        number,
+        name.decode("utf-8", "replace"),
+        _numbers(heads, line_ends, _SEQUENCE),
+        _numbers(heads, line_ends, _PREVIOUS),
+        frames,
+        heads,
+        begin,
+        own_end,
+        line_ends,
     )
 
 
 def _numbers(heads: npt.NDArray[np.uint8], line_ends: IntArray, line: int) -> IntArray:
+    """Return the values of one of the six lines of each block."""
     start = line_ends[line - 1] + 1 + len(_NAMES[line])
     value, good = parse_unsigned(heads, start, line_ends[line] - 1)
     if not good.all():
@@ -218,18 +237,26 @@ def _numbers(heads: npt.NDArray[np.uint8], line_ends: IntArray, line: int) -> In
 def _ending(number: int, frames: Frames, at: int) -> EndOfBatch:
     start = int(frames.line_end[at])
     status = parse_status(frames.data[start : start + int(frames.size[at])])
-    if status is None or frames.head[at] != frames.size[at] or _text(_TIME) in status.headers:
+    has_payload = frames.head[at] != frames.size[at]
+    # A server adds the time to messages, and not to statuses.
+    if status is None or has_payload or _text(_TIME) in status.headers:
         raise ProtocolError(
             "a direct get was answered neither with a message of a batch nor with a status: is the stream on a server "
             "older than 2.11?"
         )
-    names = (_text(_PREVIOUS), _text(_PENDING), "Nats-UpTo-Sequence")
-    last, pending, up_to = (whole_number(status.headers.get(name, "")) for name in names)
-    return EndOfBatch(number, status.code, status.description, last, pending, up_to)
+    return EndOfBatch(
+        number,
+        status.code,
+        status.description,
+        last=whole_number(status.headers.get(_text(_PREVIOUS), "")),
+        pending=whole_number(status.headers.get(_text(_PENDING), "")),
+        up_to=whole_number(status.headers.get("Nats-UpTo-Sequence", "")),
+    )
 
 
 def _text(line: int) -> str:
-    return _NAMES[line][:-2].decode()
+    """Return the name of a header that the server adds."""
+    return _NAMES[line].removesuffix(b": ").decode()
 
 
 @dataclass(frozen=True)
@@ -269,9 +296,8 @@ def merge(readers: Sequence[Iterator[DirectBatch]], apply: Apply = map) -> Itera
     The runs of a reader ascend, and no two readers have the same message. `apply` is `map`, or calls the function for
     several readers at the same time.
     """
-    heads: list[DirectBatch | None] = [None] * len(
-        readers
-    )  # what is left of the run of each reader
+    # What is left of the run of each reader.
+    heads: list[DirectBatch | None] = [None] * len(readers)
 
     def head_of(number: int) -> DirectBatch | None:
         head = heads[number]
@@ -279,20 +305,24 @@ def merge(readers: Sequence[Iterator[DirectBatch]], apply: Apply = map) -> Itera
 
     while True:
         heads = list(apply(head_of, range(len(readers))))
-        # Everything is known up to the end of the run that ends first.
-        known = min((int(head.sequences[-1]) for head in heads if head is not None), default=None)
-        if known is None:
+        ends = [int(head.sequences[-1]) for head in heads if head is not None]
+        if not ends:
             return
+        # Everything is known up to the end of the run that ends first.
+        known = min(ends)
         parts: list[DirectBatch] = []
         for number, head in enumerate(heads):
-            if head is not None and (
-                inside := int(head.sequences.searchsorted(known, side="right"))
-            ):
+            if head is None:
+                continue
+            inside = int(head.sequences.searchsorted(known, side="right"))
+            if inside:
                 parts.append(head[:inside])
                 heads[number] = head[inside:] if inside < len(head) else None
-        if len(parts) == 1:
-            yield parts[0]
-            continue
-        sequences = np.concatenate([part.sequences for part in parts])
-        order = np.argsort(sequences, kind="stable")
-        yield MergedReplies(parts, order, sequences[order])
+        yield parts[0] if len(parts) == 1 else _in_order(parts)
+
+
+def _in_order(parts: Sequence[DirectBatch]) -> MergedReplies:
+    """Return the messages of several runs by their sequences."""
+    sequences = np.concatenate([part.sequences for part in parts])
+    order = np.argsort(sequences, kind="stable")
+    return MergedReplies(parts, order, sequences[order])

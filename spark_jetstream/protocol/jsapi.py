@@ -43,8 +43,12 @@ CONSUMER_EXISTS = 10148
 """What the server answers when a consumer of that name exists with another configuration (error code)."""
 RESET_REFUSED = 10204
 """What the server answers when a consumer cannot be moved to a sequence (error code)."""
-END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
-"""Statuses that end the answer to a Direct Get: the batch is complete, there is no message, no server listens."""
+END_OF_BATCH = 204
+"""Status: all messages of the answer to a Direct Get are sent."""
+NOT_FOUND = 404
+"""Status: no message matches."""
+NO_RESPONDERS = 503
+"""Status: no server listens at the subject of the request."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,9 @@ def request_body(**fields: Any) -> bytes:
 
 def direct_request(sequence: int, subject: str | None, *, batch: int, max_bytes: int) -> bytes:
     """Body that asks for the messages on a subject (None for all) from a sequence on, as a batch (server 2.11)."""
-    matching = {} if subject is None else {"next_by_subj": subject}
-    return request_body(seq=sequence, batch=batch, max_bytes=max_bytes, **matching)
+    if subject is None:
+        return request_body(seq=sequence, batch=batch, max_bytes=max_bytes)
+    return request_body(seq=sequence, batch=batch, max_bytes=max_bytes, next_by_subj=subject)
 
 
 def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str]) -> str:
@@ -143,7 +148,9 @@ def purge_request(end: int, filter_subject: str | None) -> bytes:
     """
     if end < 2:
         raise ValueError(f"a purge below sequence {end} removes nothing")
-    return request_body(seq=end, **({} if filter_subject is None else {"filter": filter_subject}))
+    if filter_subject is None:
+        return request_body(seq=end)
+    return request_body(seq=end, filter=filter_subject)
 
 
 def purge_subject_request(subject: str) -> bytes:
@@ -209,7 +216,9 @@ def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a consumer's configuration that hold its filters; none for all subjects."""
     if len(filters) == 1:
         return {"filter_subject": filters[0]}
-    return {"filter_subjects": list(filters)} if filters else {}
+    if filters:
+        return {"filter_subjects": list(filters)}
+    return {}
 
 
 def consumer_request(stream: str, config: Mapping[str, Any], *, action: str = "create") -> bytes:
@@ -227,7 +236,8 @@ def next_request(batch: int, *, expires: float, heartbeat: float = 0.0, **fields
     without `expires` too, at once.
     """
     fields |= {"expires": nanoseconds(expires), "idle_heartbeat": nanoseconds(heartbeat)}
-    return request_body(batch=batch, **{name: value for name, value in fields.items() if value})
+    given = {name: value for name, value in fields.items() if value}
+    return request_body(batch=batch, **given)
 
 
 def reworded(error: Answer, text: str) -> Answer:
@@ -265,17 +275,16 @@ def field(
     value: Any = body
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    # A number that no type of the server holds is no number; nor is a truth value one.
-    odd = (
-        kind is int
-        and isinstance(value, int)
-        and (isinstance(value, bool) or value.bit_length() > 64)
-    )
-    if isinstance(value, kind) and not odd:
+    if isinstance(value, kind) and (kind is not int or _is_number(value)):
         return value
     if default is None:
         raise ProtocolError(f"cannot {context}: {what} has no usable field {path}")
     return default
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether an integer is a number that some type of the server holds, and no truth value."""
+    return not isinstance(value, bool) and value.bit_length() <= 64
 
 
 def whole(

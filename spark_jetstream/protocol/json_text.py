@@ -32,6 +32,7 @@ def json_object(data: bytes | str) -> dict[str, Any]:
         body = _DECODER.decode(text)
         deep = _is_deep(text, body)
         if not deep and _SURROGATE.search(text):
+            # Half of a pair is no text: encoding it raises `ValueError`.
             json.dumps(body, ensure_ascii=False).encode()
     except RecursionError:
         body, deep = None, True
@@ -45,14 +46,21 @@ def json_object(data: bytes | str) -> dict[str, Any]:
 
 
 def _is_deep(text: str, body: Any) -> bool:
+    """Return whether JSON is nested more deeply than `MAX_DEPTH`."""
     if text.count("{") + text.count("[") <= MAX_DEPTH:
         return False
-    level, depth = [body], 0
-    while depth <= MAX_DEPTH and (
-        level := [part for part in level if isinstance(part, (dict, list))]
-    ):
-        level = [
-            item for part in level for item in (part.values() if isinstance(part, dict) else part)
-        ]
-        depth += 1
-    return depth > MAX_DEPTH
+    level = [body]
+    for _ in range(MAX_DEPTH + 1):
+        nested = [part for part in level if isinstance(part, (dict, list))]
+        if not nested:
+            return False
+        level = _items(nested)
+    return True
+
+
+def _items(nested: list[Any]) -> list[Any]:
+    """Return the values of objects and arrays."""
+    items: list[Any] = []
+    for part in nested:
+        items += part.values() if isinstance(part, dict) else part
+    return items

@@ -25,7 +25,9 @@ def publishing_fault(subject: str) -> str:
     if tokens[0] in _OWN_SUBJECTS:
         return f"everything below {tokens[0]} belongs to the server"
     length = len(subject.encode())
-    return f"there are {length:,} bytes, more than {MAX_SUBJECT:,}" if length > MAX_SUBJECT else ""
+    if length > MAX_SUBJECT:
+        return f"there are {length:,} bytes, more than {MAX_SUBJECT:,}"
+    return ""
 
 
 def subject_fault(subject: str) -> str:
@@ -37,7 +39,7 @@ def subject_fault(subject: str) -> str:
         return "a token between the dots is empty"
     if ">" in tokens[:-1]:
         return "> is not the last token"
-    if any(("*" in token or ">" in token) and len(token) > 1 for token in tokens):
+    if any(len(token) > 1 and is_wild(token) for token in tokens):
         return "a * or > is not a token of its own"
     return ""
 
@@ -62,13 +64,17 @@ def common_subjects(one: str, other: str) -> str | None:
     left, right = one.split("."), other.split(".")
     tokens: list[str] = []
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if ">" in (a, b):
-            # The rest of the other filter; both have at least these tokens.
-            return ".".join([*tokens, *(right[index:] if a == ">" else left[index:])])
+        # After `>` comes the rest of the other filter; both have at least these tokens.
+        if a == ">":
+            return ".".join(tokens + right[index:])
+        if b == ">":
+            return ".".join(tokens + left[index:])
         if a != b and "*" not in (a, b):
             return None
         tokens.append(b if a == "*" else a)
-    return ".".join(tokens) if len(left) == len(right) else None
+    if len(left) != len(right):
+        return None
+    return ".".join(tokens)
 
 
 class Shape(NamedTuple):
@@ -94,7 +100,8 @@ def by_shape(filters: Iterable[str]) -> dict[Shape, list[list[str]]]:
 def _shape_of(tokens: Sequence[str]) -> Shape:
     rest = tokens[-1] == ">"
     count = len(tokens) - 1 if rest else len(tokens)
-    return Shape(count, tuple(at for at in range(count) if tokens[at] != "*"), rest)
+    literal = tuple(at for at in range(count) if tokens[at] != "*")
+    return Shape(count, literal, rest)
 
 
 class FilterIndex:
@@ -137,11 +144,11 @@ def _compared(one: Shape, other: Shape) -> tuple[int, ...] | None:
 
     None: they match no subject both, because their numbers of tokens differ.
     """
-    if one.tokens < other.tokens and not one.rest:
-        return None
-    if other.tokens < one.tokens and not other.rest:
-        return None
-    if one.tokens == other.tokens and one.rest != other.rest:
+    # Only a last `>` matches further tokens, and it matches at least one.
+    one_ends = one.tokens < other.tokens and not one.rest
+    other_ends = other.tokens < one.tokens and not other.rest
+    only_one_goes_on = one.tokens == other.tokens and one.rest != other.rest
+    if one_ends or other_ends or only_one_goes_on:
         return None
     return tuple(at for at in one.literal if at in other.literal)
 
@@ -154,6 +161,7 @@ def key_fault(key: str, *, filters: bool = False) -> str:
     if filters and ">" in tokens[:-1]:
         return "> is not the last token"
     for token in tokens:
-        if not (re.fullmatch(r"[-/_=A-Za-z0-9]+", token) or (filters and token in ("*", ">"))):
+        is_wildcard = filters and token in ("*", ">")
+        if not is_wildcard and not re.fullmatch(r"[-/_=A-Za-z0-9]+", token):
             return "a character is not a letter, a digit, a dot or one of - / _ ="
     return ""

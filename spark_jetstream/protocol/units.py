@@ -80,8 +80,11 @@ def integer(text: str) -> int | None:
 
 def whole_number(text: str | bytes) -> int | None:
     """Return the number from 0 to 2^63-1 that a text of at most 19 ASCII digits denotes; None for any other text."""
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
-    return number if 0 <= number <= INT64_MAX else None
+    # `int` would also take digits of other scripts, and would take long for thousands of them.
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        return None
+    number = int(text)
+    return number if number <= INT64_MAX else None
 
 
 def duration_seconds(text: str) -> Fraction | None:
@@ -91,14 +94,17 @@ def duration_seconds(text: str) -> Fraction | None:
     hours and a year has 365 days, as for that command. `minutes_or_months` tells the user.
     """
     text = text.strip()
-    position, nanoseconds = 0, Fraction(0)
+    position = 0
+    nanoseconds = Fraction(0)
     while match := _AMOUNT.match(text, position):
         scale = _UNIT_NANOSECONDS.get(match[2].lower())
         if scale is None or match[2] == "M":
             return None
         nanoseconds += Fraction(match[1]) * scale
         position = match.end()
-    return nanoseconds / _SECOND if position and position == len(text) else None
+    if not text or position != len(text):
+        return None
+    return nanoseconds / _SECOND
 
 
 def go_duration(text: str) -> Fraction | None:
@@ -107,8 +113,9 @@ def go_duration(text: str) -> Fraction | None:
     None for a text that is no duration. Servers read it with Go's `time.ParseDuration`, whose
     longest unit is the hour.
     """
-    position = 1 if text[:1] in ("+", "-") else 0
-    start, nanoseconds = position, Fraction(0)
+    start = 1 if text[:1] in ("+", "-") else 0
+    position = start
+    nanoseconds = Fraction(0)
     while match := _GO_AMOUNT.match(text, position):
         unit = "µs" if match[2] == "μs" else match[2]
         nanoseconds += Fraction(match[1].rstrip(".")) * _UNIT_NANOSECONDS[unit]
@@ -146,16 +153,24 @@ def time_nanoseconds(value: object) -> int:
 
 
 def _text_nanoseconds(text: str) -> int:
+    """Return a time in one of the forms of `A_TIME` as nanoseconds. Raises `ValueError`."""
     milliseconds = integer(text)
     if milliseconds is not None:
+        # 10**11 ms are in 1973.
         if 0 < milliseconds < 10**11:
             raise ValueError("in epoch milliseconds when it is a number (is this seconds?)")
         return milliseconds * 1_000_000
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError(A_TIME)
+    return _moment_nanoseconds(match)
+
+
+def _moment_nanoseconds(match: re.Match[str]) -> int:
+    """Return the time of a match of `_TIME` as nanoseconds. Raises `ValueError`."""
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-    fraction, zone = match[7] or "", match[8]
+    fraction = match[7] or ""
+    zone = match[8]
     try:
         moment = dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.timezone.utc)
     except ValueError:
@@ -168,12 +183,15 @@ def _text_nanoseconds(text: str) -> int:
 
 
 def _offset(zone: str) -> dt.timedelta:
+    """Return how far a zone such as ``+01:00`` is before UTC. Raises `ValueError`."""
     if zone[0] not in "+-":
         return dt.timedelta(0)
-    hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
+    hours = int(zone[1:3])
+    minutes = int(zone[3:].lstrip(":") or 0)
     if hours > 18 or minutes > 59:
         raise ValueError(A_TIME)
-    return dt.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
+    offset = dt.timedelta(hours=hours, minutes=minutes)
+    return -offset if zone[0] == "-" else offset
 
 
 def beyond_clock(text: str) -> bool:
@@ -223,9 +241,11 @@ class Nanoseconds(int):
             return cls(value // _MICROSECOND * 1000)
         if isinstance(value, int) and not isinstance(value, bool):
             return cls(value)
-        seconds = duration_seconds(value) if isinstance(value, str) else None
-        if isinstance(value, str) and value.strip() == "0":
+        if not isinstance(value, str):
+            raise ValueError("not a duration")
+        if value.strip() == "0":
             return cls(0)
+        seconds = duration_seconds(value)
         if seconds is None:
             raise ValueError("not a duration")
         nanoseconds = seconds * _SECOND
@@ -244,13 +264,23 @@ class Nanoseconds(int):
         left = abs(int(self))
         text = "-" if self < 0 else ""
         for size, unit, *_ in _UNITS[2:]:  # years and weeks print as days
-            whole, part = divmod(left, size)
-            if size <= _SECOND and whole:
-                digits = f"{part:0{len(str(size)) - 1}d}".rstrip("0") if part else ""
-                return f"{text}{whole}{'.' if digits else ''}{digits}{unit}"
-            text += f"{whole}{unit}" if whole else ""
-            left = part
+            whole, left = divmod(left, size)
+            if not whole:
+                continue
+            text += str(whole)
+            if size <= _SECOND:
+                # The rest is a decimal fraction: 1.5s, and not 1s500ms.
+                return f"{text}{_fraction(left, size)}{unit}"
+            text += unit
         return text or "0s"
+
+
+def _fraction(part: int, size: int) -> str:
+    """Return ``.5`` for a part of 500 of a size of 1,000; "" for none."""
+    if not part:
+        return ""
+    places = len(str(size)) - 1
+    return f".{part:0{places}d}".rstrip("0")
 
 
 class Bytes(int):
@@ -261,10 +291,13 @@ class Bytes(int):
         """From ``65536``, ``512k``, ``8m``, ``1g``, ``8MiB`` (powers of 1,024), or an integer; else `ValueError`."""
         if isinstance(value, int) and not isinstance(value, bool):
             return cls(value)
-        match = _SIZE.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+        if not isinstance(value, str):
+            raise ValueError("not a size")
+        match = _SIZE.fullmatch(value.strip().lower())
         if match is None:
             raise ValueError("not a size")
-        return cls(int(match[1]) << (10 * " kmgt".index(match[2] or " ")))
+        power = " kmgt".index(match[2] or " ")
+        return cls(int(match[1]) << (10 * power))
 
     __get_pydantic_core_schema__ = classmethod(_read_by)
 
@@ -277,18 +310,26 @@ class Bytes(int):
 
 def rough(size: int) -> str:
     """Return a number of bytes for people: ``512B``, ``67.3KiB``, ``1GiB``. It is exact where it has no point."""
-    unit, of = next(((unit, of) for unit, of in _SIZES if size >= of), ("B", 1))
-    return f"{size / of:.1f}{unit}" if size % of else f"{size // of}{unit}"
+    for unit, unit_size in _SIZES:
+        if size < unit_size:
+            continue
+        if size % unit_size:
+            return f"{size / unit_size:.1f}{unit}"
+        return f"{size // unit_size}{unit}"
+    return f"{size}B"
 
 
 def sized(size: int) -> str:
     """Return a number of bytes exactly, and from 1 KiB on `rough`, too: ``68,890 bytes (67.3KiB)``."""
-    return counted(size, "byte") + (f" ({rough(size)})" if size >= 1 << 10 else "")
+    exact = counted(size, "byte")
+    return f"{exact} ({rough(size)})" if size >= 1 << 10 else exact
 
 
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: ``1 message``, ``2,000 messages``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
 
 
 class Timestamp(str):

@@ -36,6 +36,14 @@ def test_the_error_of_a_deep_object_does_not_depend_on_python(level: bytes, dept
         json_object(b'{"a":' + level * depth + b"1" + end * depth + b"}")
 
 
+def test_an_empty_array_is_a_level() -> None:
+    arrays = MAX_DEPTH - 1
+    body = f'{{"a":{"[" * arrays}{"]" * arrays}}}'
+    assert json.dumps(json_object(body), separators=(",", ":")) == body
+    with pytest.raises(ValueError, match=r"^is nested too deeply$"):
+        json_object(f'{{"a":{"[" * MAX_DEPTH}{"]" * MAX_DEPTH}}}')
+
+
 NO_JSON = [
     *(b"", b"{", b'{"a":"\xff"}', b'{"a":%s}' % (b"9" * 10_000), "{'a': 1}", b"{} {}"),
     # What Python's reader takes, and what then becomes neither a number of the server nor bytes.
