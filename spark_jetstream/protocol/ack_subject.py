@@ -1,7 +1,10 @@
-"""Reply subjects of delivered messages: `$JS.ACK...`, in one of two forms. Pure. `columns.Acks` reads many at once.
+"""Reply subjects of delivered messages: `$JS.ACK...`, in one of two forms. Pure.
 
-The second form has the domain (`_` without one) and a hash of the account before the stream, and may have more tokens
-at its end (nats-server: server/consumer.go, `replyInfo`; feature flag `js_ack_fc_v2`).
+`columns.Acks` reads many at once.
+
+The second form has the domain (`_` without one) and a hash of the account before the stream, and
+may have more tokens at its end (nats-server: server/consumer.go, `replyInfo`; feature flag
+`js_ack_fc_v2`).
 """
 
 from __future__ import annotations
@@ -26,9 +29,10 @@ NO_NUMBER = "a message came whose reply subject has no numbers where they belong
 class AckSubject(NamedTuple):
     """What the reply subject of a delivered message says.
 
-    ``deliveries`` counts the deliveries of this message, ``consumer_seq`` all deliveries of the consumer, and
-    ``stream_seq`` is the message's sequence. The message was stored at ``time``. The consumer had still ``pending``
-    messages to deliver. ``domain``, and the hash ``account``, are empty in the form of nine tokens.
+    ``deliveries`` counts the deliveries of this message, ``consumer_seq`` all deliveries of the
+    consumer, and ``stream_seq`` is the message's sequence. The message was stored at ``time``. The
+    consumer had still ``pending`` messages to deliver. ``domain``, and the hash ``account``, are
+    empty in the form of nine tokens.
     """
 
     stream: str
@@ -45,9 +49,10 @@ class AckSubject(NamedTuple):
 def parse_ack(subject: str) -> AckSubject:
     """Read the reply subject of a delivered message, to which its acknowledgement is published.
 
-    It has nine tokens, ``$JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<nanoseconds
-    since the epoch>.<pending>``; or eleven and more, with ``<domain>.<account hash>`` before the stream and anything at
-    the end. Raises `ProtocolError` for any other text.
+    It has nine tokens, ``$JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer
+    sequence>.<nanoseconds since the epoch>.<pending>``; or eleven and more, with
+    ``<domain>.<account hash>`` before the stream and anything at the end. Raises `ProtocolError`
+    for any other text.
     """
     tokens = subject.split(".")
     has_known_form = len(tokens) == V1_DOTS + 1 or len(tokens) > V2_DOTS

@@ -1,6 +1,7 @@
 """Arrow arrays made of vectors and bytes, and read as vectors.
 
-No function here calls `pa.array`, `pa.scalar` or `to_numpy`: these import pandas, for which a task has no time. Pure.
+No function here calls `pa.array`, `pa.scalar` or `to_numpy`: these import pandas, for which a task
+has no time. Pure.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ def as_vector(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:
-    """Return a binary array over `data`, which is not copied: value i is data[offsets[i]:offsets[i+1]]."""
+    """Return a binary array over `data`, not copied: value i is data[offsets[i]:offsets[i+1]]."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), length, buffers)
 
 
 def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
     """Return a binary array of these values."""
-    contents = [value or b"" for value in values]
+    contents = [value or b"" for value in values]  # of null, too
     offsets = np.cumsum([0, *map(len, contents)], dtype=np.int32)
     missing = np.array([value is None for value in values], np.bool_)
     return without(binary(len(values), offsets, b"".join(contents)), missing)
@@ -117,19 +118,20 @@ def as_bytes(array: pa.Array) -> pa.BinaryArray:
 
 
 def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
-    """Copy the pieces data[start[i]:end[i]], which ascend and do not overlap, into one binary array."""
+    """Copy pieces data[start[i]:end[i]] into one binary array; they ascend and do not overlap."""
     count = len(start)
     # Every second value is a piece, and those in between are the bytes from one piece to the next.
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[0:-1:2] = start
     bounds[1::2] = end
+    # No byte is in the last value. Without any piece it is the only one.
     bounds[-1] = end[-1] if count else 0
     pieces = np.arange(0, 2 * count, 2, dtype=np.int64)
     return binary(2 * count, bounds, data).take(as_arrow(pieces))
 
 
 def joined(pieces: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
-    """Return the bytes of the pieces of `gather` in their order, and the n + 1 bounds between them."""
+    """Return the bytes of the pieces of `gather` in their order, and the n + 1 bounds of them."""
     _, offsets, content = pieces.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(pieces) + 1).astype(np.int64)
     total = int(bounds[-1])

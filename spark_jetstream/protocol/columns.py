@@ -1,13 +1,14 @@
 """Turns frames of a pull consumer into Arrow columns, in bulk. Pure.
 
-The subject of a message is in the control line, its sequence and time are in the reply subject (`ack_subject`), and
-header and payload follow the line.
+The subject of a message is in the control line, its sequence and time are in the reply subject
+(`ack_subject`), and header and payload follow the line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +24,10 @@ from spark_jetstream.schema import arrow_schema
 
 
 class Acks:
-    """The numbers in the reply subjects of `frames`, read on demand. Raises `ProtocolError` for an unknown form."""
+    """The numbers in the reply subjects of `frames`, read on demand.
+
+    Raises `ProtocolError` for an unknown form.
+    """
 
     def __init__(self, frames: Frames) -> None:
         self._lines = frames.lines
@@ -31,17 +35,20 @@ class Acks:
         dots = frames.reply_dots
         version1 = dots == ack_subject.V1_DOTS
         known = version1 | (dots >= ack_subject.V2_DOTS)
-        prefix = ack_subject.PREFIX.encode()
-        if not (
-            known.all()
-            and begins_with(frames.lines, frames.separators[frames.reply] + 1, prefix).all()
-        ):
+        if not (known.all() and self._have_prefix(frames)):
             raise ProtocolError(
                 "a message came whose reply subject is not that of a JetStream consumer"
             )
+        # The second form has two more tokens in front of those that are read here.
         self._shift = frames.reply + np.where(version1, 0, 2)
 
+    def _have_prefix(self, frames: Frames) -> bool:
+        # A space is in front of the reply subject.
+        start = self._separators[frames.reply] + 1
+        return bool(begins_with(self._lines, start, ack_subject.PREFIX.encode()).all())
+
     def _token(self, number: int) -> IntArray:
+        """Return a token of the first form, of all messages, as numbers."""
         at = self._shift + number
         value, good = parse_unsigned(
             self._lines, self._separators[at] + 1, self._separators[at + 1]
@@ -60,9 +67,9 @@ class Acks:
 
     def consumer_sequences(self) -> tuple[int, int]:
         """The consumer sequence of the first and of the last message."""
-        return self._number(0, ack_subject.CONSUMER_SEQUENCE), self._number(
-            -1, ack_subject.CONSUMER_SEQUENCE
-        )
+        first = self._number(0, ack_subject.CONSUMER_SEQUENCE)
+        last = self._number(-1, ack_subject.CONSUMER_SEQUENCE)
+        return first, last
 
     def pending(self) -> int:
         """How many messages the consumer still had to deliver after the last of these."""
@@ -71,9 +78,8 @@ class Acks:
     def _number(self, index: int, token: int) -> int:
         """A token of one message: by numpy it would take twenty times as long."""
         at = self._shift[index] + token
-        return ack_subject.ack_number(
-            self._lines[self._separators[at] + 1 : self._separators[at + 1]].tobytes()
-        )
+        digits = self._lines[self._separators[at] + 1 : self._separators[at + 1]]
+        return ack_subject.ack_number(digits.tobytes())
 
 
 class MessageRun(Protocol):
@@ -139,14 +145,15 @@ def record_batch(
 ) -> pa.RecordBatch:
     """Return the rows of messages, in stream order, with the named columns of `schema.COLUMNS`."""
     schema = arrow_schema(columns)
+    # Only the columns that are asked for are made.
     values: dict[str, Callable[[], pa.Array]] = {
-        "stream": lambda: repeated(stream, len(messages)),
+        "stream": partial(repeated, stream, len(messages)),
         "subject": messages.subjects,
-        "sequence": lambda: as_arrow(messages.sequences),
+        "sequence": partial(as_arrow, messages.sequences),
         "timestamp": lambda: microseconds(messages.timestamps()),
-        "headers": messages.headers
-        if with_headers
-        else lambda: pa.nulls(len(messages), HEADERS_TYPE),
+        "headers": messages.headers,
         "data": messages.payloads,
     }
+    if not with_headers:
+        values["headers"] = partial(pa.nulls, len(messages), HEADERS_TYPE)
     return pa.RecordBatch.from_arrays([values[name]() for name in columns], schema=schema)

@@ -1,11 +1,11 @@
 """Every name that the connector creates on a server, and when what has the name goes away. Pure.
 
-Connections, and consumers that read or count, end with the process: the server removes the consumers of one that was
-killed when nobody has used them for a while. The next run of a query removes a `stand_in` that an earlier run left, and
-the next writer of an object the notes of an earlier one. The user deletes the rest: the ledger's bucket, whose entries
-expire, a durable consumer, which has `RUN`, `SINCE` and perhaps `PURGE` in its metadata, the
-stream of a benchmark that was killed, dead letters, and the stream of those of consumers
-(`dead_letter_stream`).
+Connections, and consumers that read or count, end with the process: the server removes the
+consumers of one that was killed when nobody has used them for a while. The next run of a query
+removes a `stand_in` that an earlier run left, and the next writer of an object the notes of an
+earlier one. The user deletes the rest: the ledger's bucket, whose entries expire, a durable
+consumer, which has `RUN`, `SINCE` and perhaps `PURGE` in its metadata, the stream of a benchmark
+that was killed, dead letters, and the stream of those of consumers (`dead_letter_stream`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ PURGE = "spark_jetstream_purge"
 DEAD_LETTER = b"Dead-Letter-"
 """What the names of a dead letter's own headers begin with."""
 SCHEDULED_ID = "Scheduled-Msg-Id"
-"""The header with the message id of a schedule: the server publishes the schedule's message without `Nats-Msg-Id`."""
+"""The header with the message id of a schedule.
+
+The server publishes the schedule's message without `Nats-Msg-Id`.
+"""
 ATOMIC_GROUP = "Atomic-Group"
 """The header with the name of the group that a row was stored with."""
 ADMIN_READER = "spark-jetstream-admin"
@@ -41,7 +44,7 @@ def dead_letter_stream(stream: str) -> str:
 
 
 def stand_in(durable: str) -> str:
-    """Return the name of the consumer that holds the messages while the one named `durable` is created again."""
+    """Return the name of the consumer that holds the messages while `durable` is created again."""
     return f"{durable}-spark-moving"
 
 
@@ -56,7 +59,7 @@ def task_label(query: str, batch: str, partition: int, attempt: int) -> str:
 
 
 def ledger_label(attempt: object) -> str:
-    """Return the label of the consumers that look which rows an earlier attempt of a task has stored."""
+    """Return the label of consumers that look which rows an earlier attempt has stored."""
     return f"spark-ledger-{attempt}"
 
 

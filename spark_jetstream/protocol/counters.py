@@ -1,9 +1,10 @@
 """Counters (ADR-49 "JetStream Distributed Counter CRDT"): their messages as rows. Pure.
 
-A subject of a stream with `allow_msg_counter` is a counter. A client publishes an increment in header `Nats-Incr`, and
-the server stores it with the counter's new value as JSON in place of the payload: ``{"val":"5"}``. In a stream with
-sources it adds up the values of these, and notes each of them in header `Nats-Counter-Sources`: ``{"ORDERS":
-{"orders.eu":"3"}}`` by stream and subject there. Values have any number of digits.
+A subject of a stream with `allow_msg_counter` is a counter. A client publishes an increment in
+header `Nats-Incr`, and the server stores it with the counter's new value as JSON in place of the
+payload: ``{"val":"5"}``. In a stream with sources it adds up the values of these, and notes each of
+them in header `Nats-Counter-Sources`: ``{"ORDERS": {"orders.eu":"3"}}`` by stream and subject
+there. Values have any number of digits.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def counter_value(stream: str, sequence: int, data: bytes) -> str:
 
 
 def counter_sources(text: str) -> dict[str, dict[str, str]] | None:
-    """Return the values of header `Nats-Counter-Sources` by stream and subject; None for anything else.
+    """Return the values of header `Nats-Counter-Sources` by stream and subject; else None.
 
     A server stores this header as a publisher gives it, so it may hold whatever there is.
     """
@@ -63,21 +64,22 @@ def counter_sources(text: str) -> dict[str, dict[str, str]] | None:
 
 
 def counter_batch(messages: MessageRun, *, stream: str, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return a row for each message of a stream of counters, with the named columns of `schema.COUNTER_COLUMNS`.
+    """Return a row for each message of a stream of counters, with the named columns.
 
-    `stream` is the value of the column of that name. `incr` is null without a header, `sources` also for a malformed
-    one. Raises `ProtocolError` for a message that holds no value, if `value` is asked for.
+    The columns are those of `schema.COUNTER_COLUMNS`; `stream` is the value of the column of that
+    name. `incr` is null without a header, `sources` also for a malformed one. Raises
+    `ProtocolError` for a message that holds no value, if `value` is asked for.
     """
     schema = arrow_schema(columns, COUNTER_COLUMNS)
     # Two columns may need them.
     headers = functools.cache(messages.headers)
     column: dict[str, Callable[[], pa.Array]] = {
-        "stream": lambda: repeated(stream, len(messages)),
+        "stream": functools.partial(repeated, stream, len(messages)),
         "subject": messages.subjects,
-        "value": lambda: _values(messages, stream),
+        "value": functools.partial(_values, messages, stream),
         "incr": lambda: _header(headers(), INCREMENT),
         "sources": lambda: _sources(headers()),
-        "sequence": lambda: as_arrow(messages.sequences),
+        "sequence": functools.partial(as_arrow, messages.sequences),
         "timestamp": lambda: microseconds(messages.timestamps()),
     }
     return pa.RecordBatch.from_arrays([column[name]() for name in columns], schema=schema)
@@ -99,7 +101,7 @@ def _header(headers: pa.MapArray, name: str) -> pa.StringArray:
 
 
 def _sources(headers: pa.MapArray) -> pa.MapArray:
-    """Return the values of header `Nats-Counter-Sources` by stream and subject, null without one."""
+    """Return `Nats-Counter-Sources` by stream and subject, null without that header."""
     kind = arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type
     given = _header(headers, SOURCES)
     if given.null_count == len(given):

@@ -1,4 +1,6 @@
-r"""Turns replies to batched Direct Gets (ADR-31 "JetStream Direct Get") into Arrow columns, in bulk. Pure.
+r"""Turns replies to batched Direct Gets into Arrow columns, in bulk. Pure.
+
+See ADR-31 "JetStream Direct Get".
 
 The server sends each message as it is stored, with six lines after its own header lines::
 
@@ -7,12 +9,14 @@ The server sends each message as it is stored, with six lines after its own head
     Nats-Time-Stamp: 2026-11-21T10:22:23.56442039Z\r\n
     Nats-Num-Pending: 6\r\n   Nats-Last-Sequence: 3\r\n   \r\n
 
-Its own lines may have the same names, so only the last six count. The server cuts the last two bytes off a stored
-header block, whatever they are, and appends the six lines: if the block does not end with an empty line, the first of
-the six continues the last line of the block, and two bytes of a block without any line end are lost.
+Its own lines may have the same names, so only the last six count. The server cuts the last two
+bytes off a stored header block, whatever they are, and appends the six lines: if the block does not
+end with an empty line, the first of the six continues the last line of the block, and two bytes of
+a block without any line end are lost.
 
-A status ends an answer: a first line with a code, few lines after it, no payload. A message always has the six lines,
-and a publisher cannot write anything after them, so no message is mistaken for a status.
+A status ends an answer: a first line with a code, few lines after it, no payload. A message always
+has the six lines, and a publisher cannot write anything after them, so no message is mistaken for a
+status.
 """
 
 from __future__ import annotations
@@ -56,8 +60,9 @@ _LF, _CR = 10, 13
 class EndOfBatch:
     """The status that ends the answer to request `number`; what it does not say is None.
 
-    204: `last` is the sequence of the last message of the answer, `pending` how many more match after it, and `up_to`
-    the last sequence that an answer about the last message of each subject takes into account.
+    204: `last` is the sequence of the last message of the answer, `pending` how many more match
+    after it, and `up_to` the last sequence that an answer about the last message of each subject
+    takes into account.
     """
 
     number: int
@@ -70,9 +75,11 @@ class EndOfBatch:
 
 @dataclass(frozen=True)
 class DirectBatch:
-    """Messages that answer request `number`, as `stream` has them, which may be a mirror; implements `MessageRun`.
+    """Messages that answer request `number`; implements `MessageRun`.
 
-    `previous` is for each message the sequence of the one before it in the same answer, 0 for the first (int64).
+    `stream` is the one that has answered, which may be a mirror.
+    `previous` is for each message the sequence of the one before it in the same answer, 0 for the
+    first (int64).
     """
 
     number: int
@@ -134,7 +141,7 @@ class DirectBatch:
         return self._frames.payloads()
 
     def raw(self) -> Iterator[tuple[bytes, bytes]]:
-        """The header block, with the lines that the server added, and the payload of each message, as they came."""
+        """The header block, with the lines that the server added, and the payload of each."""
         return self._frames.parts()
 
     def _value(self, line: int) -> pa.BinaryArray:
@@ -143,7 +150,10 @@ class DirectBatch:
 
 
 def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatch]:
-    """Yield what came to `<inbox>.<number>`, by request, in the order of the wire. Raises `ProtocolError`."""
+    """Yield what came to `<inbox>.<number>`, by request, in the order of the wire.
+
+    Raises `ProtocolError`.
+    """
     number, good = parse_unsigned(
         frames.lines, frames.subject_start + len(inbox) + 1, frames.subject_end
     )
@@ -167,7 +177,11 @@ def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatc
 
 
 def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, BoolArray]:
-    """The line feeds of the last seven lines of each block (7 * n), and whether those are what makes a message."""
+    """Find the lines that make a message.
+
+    Returns the line feeds of the last seven lines of each block (7 * n), and for each block
+    whether they are those of a message.
+    """
     count = len(bounds) - 1
     lines = len(_NAMES) + 1  # with the empty one at the end of a block
     feeds = np.flatnonzero(heads == _LF)
@@ -199,7 +213,7 @@ def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArra
 def _answered(
     number: int, frames: Frames, heads: npt.NDArray[np.uint8], begin: IntArray, line_ends: IntArray
 ) -> DirectBatch:
-    """Return the messages of some frames, whose header blocks begin and have lines at these places."""
+    """Return messages whose header blocks begin, and have lines, at these places."""
     stop = line_ends[_STREAM] - 1
     first = heads[int(begin[0]) : int(stop[0])].tobytes()
     # A stream's name has no blank, so whatever a publisher wrote, the last word is the server's.
@@ -241,8 +255,8 @@ def _ending(number: int, frames: Frames, at: int) -> EndOfBatch:
     # A server adds the time to messages, and not to statuses.
     if status is None or has_payload or _text(_TIME) in status.headers:
         raise ProtocolError(
-            "a direct get was answered neither with a message of a batch nor with a status: is the stream on a server "
-            "older than 2.11?"
+            "a direct get was answered neither with a message of a batch nor with a status: is the "
+            "stream on a server older than 2.11?"
         )
     return EndOfBatch(
         number,
@@ -261,7 +275,10 @@ def _text(line: int) -> str:
 
 @dataclass(frozen=True)
 class MergedReplies:
-    """Several runs of messages as one; implements `MessageRun`. `order` holds the index of each message in `parts`."""
+    """Several runs of messages as one; implements `MessageRun`.
+
+    `order` holds the index of each message in `parts`.
+    """
 
     parts: Sequence[MessageRun]
     order: IntArray
@@ -291,10 +308,10 @@ class MergedReplies:
 
 
 def merge(readers: Sequence[Iterator[DirectBatch]], apply: Apply = map) -> Iterator[MessageRun]:
-    """Yield the messages of all readers in the order of sequences; holds one run of each reader at a time.
+    """Yield the messages of all readers in the order of sequences.
 
-    The runs of a reader ascend, and no two readers have the same message. `apply` is `map`, or calls the function for
-    several readers at the same time.
+    Holds one run of each reader at a time. The runs of a reader ascend, and no two readers have the
+    same message. `apply` is `map`, or calls the function for several readers at the same time.
     """
     # What is left of the run of each reader.
     heads: list[DirectBatch | None] = [None] * len(readers)

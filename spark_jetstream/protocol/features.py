@@ -1,7 +1,10 @@
-"""Features of nats-server that not every supported server has, with the first version that has each. Pure.
+"""Features of nats-server that not every supported server has. Pure.
 
-A server that a client is connected to tells its version. The JetStream that answers requests may be another server,
-behind a leaf node or in another domain: of that one only the level of its API is known (ADR-44).
+Each has the first version of the server, and the first level of the API, that have it.
+
+A server that a client is connected to tells its version. The JetStream that answers requests may be
+another server, behind a leaf node or in another domain: of that one only the level of its API is
+known (ADR-44).
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ PEDANTIC_REQUESTS = Feature((2, 11, 0), 1)
 """Requests for a stream or consumer that refuse a configuration which the server would change."""
 
 MESSAGES_SINCE = Feature((2, 11, 0), 1)
-"""The first message that was stored since a time (STREAM.MSG.GET, DIRECT.GET). See `FIRST_SINCE`."""
+"""The first message that was stored since a time (STREAM.MSG.GET, DIRECT.GET).
+
+See `FIRST_SINCE`.
+"""
 
 PREFERRED_LEADER = Feature((2, 11, 0), 1)
 """Leaders that step down in favour of a server that the request names."""
@@ -61,8 +67,8 @@ MESSAGE_TTL = Feature((2, 11, 0), 1)
 EXPECTED_STREAM_PASSES_MIRRORS = Feature((2, 11, 6), 1)
 """Mirrors that pass over the header Nats-Expected-Stream.
 
-A mirror of an older server stops for good at a message that has it (seen with 2.10.26 to 2.11.4). There only the
-acknowledgement says which stream has stored a message.
+A mirror of an older server stops for good at a message that has it (seen with 2.10.26 to 2.11.4).
+There only the acknowledgement says which stream has stored a message.
 """
 
 COUNTERS = Feature((2, 12, 0), 2)

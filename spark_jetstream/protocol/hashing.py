@@ -1,7 +1,8 @@
 """Hashes of subjects, and tables of hashes, all as vectors.
 
-Two of n subjects have the same hash with a probability of about n * n / 2**65: one in a million for six million. The
-hashes are this process's own, so that nobody can choose subjects whose hashes are equal.
+Two of n subjects have the same hash with a probability of about n * n / 2**65: one in a million for
+six million. The hashes are this process's own, so that nobody can choose subjects whose hashes are
+equal.
 """
 
 from __future__ import annotations
@@ -31,25 +32,30 @@ _FIRST_SLOTS = 1 << 12
 def subject_hashes(subjects: pa.StringArray | pa.BinaryArray, seed: np.uint64 = _SECRET) -> Hashes:
     """Return a hash of 64 bits for each subject, of this process unless the seed is `STABLE`.
 
-    Two subjects of the same length that differ in only one word of eight bytes never have the same hash.
+    Two subjects of the same length that differ in only one word of eight bytes never have the same
+    hash.
     """
     count = len(subjects)
+    # A slice shares the buffers of the whole array.
     _, offsets, data = subjects.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[subjects.offset : subjects.offset + count + 1].astype(
-        np.int64
-    )
-    first, end = int(bounds[0]), int(bounds[-1])
+    whole = np.frombuffer(offsets, np.int32)
+    bounds = whole[subjects.offset : subjects.offset + count + 1].astype(np.int64)
+    first = int(bounds[0])
+    end = int(bounds[-1])
+    # Reading a word needs eight bytes, also behind the last subject.
     octets = np.zeros(end - first + _WORD, np.uint8)
     if end > first:
         octets[: end - first] = np.frombuffer(data, np.uint8, end - first, first)
-    start, length = bounds[:-1] - first, np.diff(bounds)
+    start = bounds[:-1] - first
+    length = np.diff(bounds)
+    # Mix in the length, and then one word of each subject after the other.
     hashes = _mixed(length.astype(np.uint64) ^ seed)
     for position in range(0, int(length.max(initial=0)), _WORD):
         rows = np.flatnonzero(length > position)
         left = np.minimum(length[rows] - position, _WORD).astype(np.uint64)
-        word = load8(octets, start[rows] + position) & (
-            _ONES >> (np.uint64(64) - left * np.uint64(8))
-        )
+        # Of the last word, only the bytes of the subject.
+        of_subject = _ONES >> (np.uint64(64) - left * np.uint64(8))
+        word = load8(octets, start[rows] + position) & of_subject
         hashes[rows] = _mixed(hashes[rows] ^ word)
     return hashes
 
@@ -64,12 +70,14 @@ def _mixed(word: Hashes) -> Hashes:
 
 
 class HashSet:
-    """A growing set of 64-bit hashes: one flat table, open addressing, at most half full; 16 to 32 bytes for each."""
+    """A growing set of 64-bit hashes, with 16 to 32 bytes for each.
+
+    It is one flat table with open addressing, at most half full.
+    """
 
     def __init__(self) -> None:
-        self._table: Hashes = np.zeros(
-            _FIRST_SLOTS, np.uint64
-        )  # 0 is a free slot; doubled before it is half full
+        # 0 is a free slot. The table is doubled before it is half full.
+        self._table: Hashes = np.zeros(_FIRST_SLOTS, np.uint64)
         self._count = 0  # hashes in the table
 
     def add(self, hashes: Hashes) -> BoolArray:
@@ -88,7 +96,11 @@ class HashSet:
         return found
 
     def take_new(self, hashes: Hashes) -> IntArray:
-        """Add `hashes` and return the indices of the new ones, ascending; of duplicates in `hashes` the last counts."""
+        """Add `hashes` and return the indices of the new ones, ascending.
+
+        Of equal hashes the last one counts.
+        """
+        # `unique` returns the first index of each; here that is the last one.
         distinct, from_end = np.unique(hashes[::-1], return_index=True)
         new: IntArray = np.sort(len(hashes) - 1 - from_end[~self.add(distinct)])
         return new
@@ -96,19 +108,21 @@ class HashSet:
     def _grow(self) -> None:
         old = self._table[self._table != 0]
         self._table = np.zeros(2 * len(self._table), np.uint64)
-        for first in range(
-            0, len(old), _FIRST_SLOTS
-        ):  # in portions: they bound the memory that inserting needs
+        # In portions: they bound the memory that inserting needs.
+        for first in range(0, len(old), _FIRST_SLOTS):
             self._insert(old[first : first + _FIRST_SLOTS])
 
     def _insert(self, hashes: Hashes) -> BoolArray:
+        """Put distinct hashes into free slots; return which were in the table."""
         known = np.zeros(len(hashes), np.bool_)
-        at, left = self._first_slots(hashes), np.arange(len(hashes))
+        at = self._first_slots(hashes)
+        left = np.arange(len(hashes))
         while len(left):
             wanted, places = hashes[left], at[left]
             before = self._table[places]
             known[left] = before == wanted
-            # Several hashes may want one free slot: the last one written has it, the others move on.
+            # Several hashes may want one free slot: the last one written has it, the others move
+            # on.
             self._table[places] = np.where(before == 0, wanted, before)
             left = left[self._table[places] != wanted]
             at[left] = (at[left] + 1) & (len(self._table) - 1)
@@ -116,7 +130,8 @@ class HashSet:
 
     def _slots(self, hashes: Hashes) -> IntArray:
         """Return the slot of each hash, or the free slot where it would be."""
-        at, left = self._first_slots(hashes), np.arange(len(hashes))
+        at = self._first_slots(hashes)
+        left = np.arange(len(hashes))
         while len(left):
             there = self._table[at[left]]
             left = left[(there != 0) & (there != hashes[left])]
@@ -124,6 +139,7 @@ class HashSet:
         return at
 
     def _first_slots(self, hashes: Hashes) -> IntArray:
+        """Return where the search for each hash begins. The number of slots is a power of two."""
         slots: IntArray = (hashes & np.uint64(len(self._table) - 1)).astype(np.int64)
         return slots
 
@@ -133,9 +149,8 @@ class HashMap(HashSet):
 
     def __init__(self) -> None:
         super().__init__()
-        self._numbers: IntArray = np.zeros(
-            _FIRST_SLOTS, np.int64
-        )  # of the hashes in the same slots of the table
+        # Of the hashes in the same slots of the table.
+        self._numbers: IntArray = np.zeros(_FIRST_SLOTS, np.int64)
 
     def get(self, hashes: Hashes) -> IntArray:
         """Return the number of each hash, 0 for one that has none."""
@@ -147,7 +162,8 @@ class HashMap(HashSet):
         self._numbers[self._slots(_not_zero(hashes))] = numbers
 
     def _grow(self) -> None:
-        hashes, numbers = self._table, self._numbers
+        hashes = self._table
+        numbers = self._numbers
         super()._grow()
         self._numbers = np.zeros(len(self._table), np.int64)
         for first in range(0, len(hashes), _FIRST_SLOTS):

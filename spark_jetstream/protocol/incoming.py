@@ -1,4 +1,7 @@
-"""The memory into which a connection receives, and in which messages stay until they are decoded. Pure."""
+"""The memory into which a connection receives, and in which messages stay until they are decoded.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,17 @@ _SIZE = 4 << 20  # bytes
 _SHARE = 16  # less than this part of the memory is no room to receive into
 _MOST = 4  # pieces of memory that are kept: one receives while the others are decoded
 _LIST = [bytearray()]
-_ALONE = sys.getrefcount(_LIST[0])  # what Python says of an object that only a list refers to
+# The count of references that Python says of an object to which only a list refers.
+_ALONE = sys.getrefcount(_LIST[0])
 
 
 class Incoming:
-    """What came over one connection and is not used yet: ``data[begin:end]``, which starts with a frame or a line.
+    """Bytes of one connection that are not used yet: ``data[begin:end]``, from a frame or line on.
 
-    Who receives writes into `room` and calls `filled`. Who reads moves `begin` on and says what it needs. Bytes are
-    copied only where the memory ends: the part of a frame that has come moves to other memory, so that each frame lies
-    in one piece. What was used stays unchanged as long as anything refers to `data`.
+    The receiver writes into `room` and calls `filled`. The reader moves `begin` on and says what it
+    needs. Bytes are copied only where the memory ends: the part of a frame that has come moves to
+    other memory, so that each frame lies in one piece. What was used stays unchanged as long as
+    anything refers to `data`.
     """
 
     def __init__(self, size: int = _SIZE) -> None:
@@ -26,9 +31,8 @@ class Incoming:
         self.need = 1
         """Another look is of use when so many bytes are there."""
         self._size = size
-        self._memory = [
-            self.data
-        ]  # of `size` bytes each, used again when nothing else refers to it
+        # Of `size` bytes each, used again when nothing else refers to it.
+        self._memory = [self.data]
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -40,9 +44,12 @@ class Incoming:
 
     def room(self) -> memoryview:
         """Return where the next bytes go; never empty."""
-        # A frame that is larger than the memory gets more as it comes: Python fills what it allocates.
+        # A frame that is larger than the memory gets more as it comes: Python fills what it
+        # allocates.
         first = min(self.need, self._size)
-        if self.begin + first > len(self.data) or self.end + self._size // _SHARE >= len(self.data):
+        frame_fits = self.begin + first <= len(self.data)
+        has_share = self.end + self._size // _SHARE < len(self.data)
+        if not frame_fits or not has_share:
             self._move()
         return memoryview(self.data)[self.end :]
 
@@ -61,7 +68,7 @@ class Incoming:
             left = left[len(room) :]
 
     def use(self, end: int, need: int = 1) -> None:
-        """Note that everything before `data[end]` is used, and how many bytes from there on are needed."""
+        """Note that all before `data[end]` is used, and how many bytes from there on are needed."""
         self.begin, self.need = end, need
 
     def line(self) -> bytes | None:
@@ -84,6 +91,7 @@ class Incoming:
     def _move(self) -> None:
         """Go on in other memory, with what is not used yet."""
         unused = memoryview(self.data)[self.begin : self.end]
+        # At most twice what has come, and `_size` more: a larger frame gets more as it comes.
         wanted = min(max(self.need, len(unused)), 2 * len(unused) + self._size)
         least = wanted + self._size // _SHARE
         self.data = self._free() if least < self._size else bytearray(least + 1)
@@ -91,6 +99,7 @@ class Incoming:
         self.begin, self.end = 0, len(unused)
 
     def _free(self) -> bytearray:
+        """Return memory to which no frame refers; new memory takes the place of the oldest."""
         for number in range(len(self._memory)):
             if sys.getrefcount(self._memory[number]) == _ALONE:
                 return self._memory[number]

@@ -38,11 +38,11 @@ LONGEST_NAME = 255
 """How many characters the name of a stream has at most."""
 
 FILTER_TAKEN = frozenset({10099, 10100})
-"""What the server answers when another consumer of a work queue has the filter, or part of it (error codes)."""
+"""Error codes: another consumer of a work queue has the filter, or part of it."""
 CONSUMER_EXISTS = 10148
-"""What the server answers when a consumer of that name exists with another configuration (error code)."""
+"""Error code: a consumer of that name exists with another configuration."""
 RESET_REFUSED = 10204
-"""What the server answers when a consumer cannot be moved to a sequence (error code)."""
+"""Error code: a consumer cannot be moved to a sequence."""
 END_OF_BATCH = 204
 """Status: all messages of the answer to a Direct Get are sent."""
 NOT_FOUND = 404
@@ -124,17 +124,20 @@ def request_body(**fields: Any) -> bytes:
 
 
 def direct_request(sequence: int, subject: str | None, *, batch: int, max_bytes: int) -> bytes:
-    """Body that asks for the messages on a subject (None for all) from a sequence on, as a batch (server 2.11)."""
+    """Body that asks for messages from a sequence on, as a batch (server 2.11).
+
+    They are those on a subject, None for all.
+    """
     if subject is None:
         return request_body(seq=sequence, batch=batch, max_bytes=max_bytes)
     return request_body(seq=sequence, batch=batch, max_bytes=max_bytes, next_by_subj=subject)
 
 
 def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str]) -> str:
-    """Subject that creates a consumer; a single filter is part of it, so that permissions can name it.
+    """Subject that creates a consumer; a single filter is part of it, for permissions to name.
 
-    ``filters`` holds one filter where the configuration has ``filter_subject``. The server refuses one of
-    ``filter_subjects`` in the subject (error 10137), also when that list has one element.
+    ``filters`` holds one filter where the configuration has ``filter_subject``. The server refuses
+    one of ``filter_subjects`` in the subject (error 10137), also when that list has one element.
     """
     if len(filters) == 1:
         return subject(prefix, CONSUMER_CREATE_FILTERED, stream, name, filter=filters[0])
@@ -142,9 +145,10 @@ def consumer_create(prefix: str, stream: str, name: str, filters: Sequence[str])
 
 
 def purge_request(end: int, filter_subject: str | None) -> bytes:
-    """Body that removes the messages below a sequence, of all subjects or of those that match a filter.
+    """Body that removes messages below a sequence: all, or those that match a filter.
 
-    `ValueError` for an `end` below 2: there is nothing to remove, and without a sequence everything would go.
+    `ValueError` for an `end` below 2: there is nothing to remove, and without a sequence everything
+    would go.
     """
     if end < 2:
         raise ValueError(f"a purge below sequence {end} removes nothing")
@@ -156,7 +160,8 @@ def purge_request(end: int, filter_subject: str | None) -> bytes:
 def purge_subject_request(subject: str) -> bytes:
     """Body that removes all messages on a subject.
 
-    Not a purge below some far sequence: a server counts up to it, for hours, where the stream is in memory (2.15).
+    Not a purge below some far sequence: a server counts up to it, for hours, where the stream is in
+    memory (2.15).
     """
     if not subject:
         raise ValueError("without a subject all messages would be removed")
@@ -182,10 +187,11 @@ def reader_config(
 ) -> dict[str, Any]:
     """Configuration of an ephemeral pull consumer that acknowledges nothing and lives in memory.
 
-    It begins at a stream sequence, at a time (RFC 3339), or at the last matching message. With `last_per_subject`,
-    which needs a filter, it delivers the last message of each subject, and then what is stored later.
-    `inactive_threshold` is in seconds. None leaves `replicas` and `inactive_threshold` to the stream, as interest
-    streams and streams with limits for their consumers demand.
+    It begins at a stream sequence, at a time (RFC 3339), or at the last matching message. With
+    `last_per_subject`, which needs a filter, it delivers the last message of each subject, and then
+    what is stored later. `inactive_threshold` is in seconds. None leaves `replicas` and
+    `inactive_threshold` to the stream, as interest streams and streams with limits for their
+    consumers demand.
     """
     config: dict[str, Any] = {
         "name": name,
@@ -213,7 +219,7 @@ def reader_config(
 
 
 def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a consumer's configuration that hold its filters; none for all subjects."""
+    """Return the fields of a consumer's configuration with its filters; none for all subjects."""
     if len(filters) == 1:
         return {"filter_subject": filters[0]}
     if filters:
@@ -222,18 +228,20 @@ def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
 
 
 def consumer_request(stream: str, config: Mapping[str, Any], *, action: str = "create") -> bytes:
-    """Body that creates a consumer, and fails where one of that name with another configuration exists.
+    """Body that creates a consumer.
 
-    With the action `update` it gives an existing consumer a configuration; what is left out of it becomes the default.
+    The request fails where a consumer of that name has another configuration. With the action
+    `update` it gives an existing consumer a configuration; what is left out of it becomes the
+    default.
     """
     return request_body(stream_name=stream, config=config, action=action)
 
 
 def next_request(batch: int, *, expires: float, heartbeat: float = 0.0, **fields: Any) -> bytes:
-    """Body of one pull (ADR-37, ADR-42): at most `batch` messages; times in seconds; `fields` as the server names them.
+    """Body of one pull (ADR-37, ADR-42) for at most `batch` messages; times in seconds.
 
-    What is 0, false or None is left out. With `no_wait` it ends, once it has brought something, where the stream does;
-    without `expires` too, at once.
+    `fields` are as the server names them. What is 0, false or None is left out. With `no_wait` it
+    ends, once it has brought something, where the stream does; without `expires` too, at once.
     """
     fields |= {"expires": nanoseconds(expires), "idle_heartbeat": nanoseconds(heartbeat)}
     given = {name: value for name, value in fields.items() if value}
@@ -248,7 +256,10 @@ def reworded(error: Answer, text: str) -> Answer:
 
 
 def reply(payload: bytes, context: str) -> dict[str, Any]:
-    """Return the JSON object of the reply to the request `context`. Raises `ApiError`, and `ProtocolError`."""
+    """Return the JSON object of the reply to the request `context`.
+
+    Raises `ApiError`, and `ProtocolError`.
+    """
     try:
         body = json_object(payload)
     except ValueError as fault:
@@ -283,7 +294,7 @@ def field(
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether an integer is a number that some type of the server holds, and no truth value."""
+    """Return whether an integer is a number of some type of the server, and no truth value."""
     return not isinstance(value, bool) and value.bit_length() <= 64
 
 
@@ -306,8 +317,8 @@ def whole(
 
 
 _HEARTBEAT = 100
-#: Statuses that end a pull request, and those whose consumer cannot serve any more: the code, and the beginning of the
-#: description in lower case. Any other status refuses the request as it is.
+#: Statuses that end a pull request, and those whose consumer cannot serve any more: the code, and
+#: the beginning of the description in lower case. Any other status refuses the request as it is.
 _ENDED = (
     (404, ""),
     (408, ""),
@@ -323,19 +334,23 @@ class PullEnd:
     """How a status changes the account of what is outstanding."""
 
     over: bool
-    """The request is over, and what it did not deliver may be asked for again. A heartbeat says that it is alive."""
+    """The request is over, and what it did not deliver may be asked for again.
+
+    A heartbeat says that it is alive.
+    """
     undelivered: int | None
     """Messages of the request that were not delivered; None when the status does not say."""
     unused_bytes: int | None
     """Bytes of its `max_bytes` that no message took; None when the status does not say."""
     too_large: bool
-    """The next message alone is larger than the request's byte limit, if nothing at all was delivered."""
+    """If nothing was delivered, the next message alone is larger than the request's byte limit."""
 
 
 def pull_status(status: Status, stream: str) -> PullEnd:
     """Return the meaning of a status that answers a pull request.
 
-    Raises `ConsumerLost` if a new consumer is needed, and `PullRefused` for a request that is refused for good.
+    Raises `ConsumerLost` if a new consumer is needed, and `PullRefused` for a request that is
+    refused for good.
     """
     description = status.description.lower()
     text = f"{status.code} {status.description}".strip()
@@ -357,5 +372,5 @@ def pull_status(status: Status, stream: str) -> PullEnd:
 
 
 def no_reply(context: str, seconds: float, advice: str = "") -> RequestTimeout:
-    """Return the error of a request that got no reply; `advice` may say in parentheses what sets the time."""
+    """Return the error of a request without a reply; `advice` may say what sets the time."""
     return RequestTimeout(f"cannot {context}: no reply within {seconds:g} s {advice}".rstrip())

@@ -8,7 +8,10 @@ import re
 from typing import Any
 
 MAX_DEPTH = 100
-"""How deep JSON may be nested. Servers write some ten levels; Python's limit depends on its release and the caller."""
+"""How deep JSON may be nested.
+
+Servers write some ten levels; Python's limit depends on its release and the caller.
+"""
 
 
 def _finite(digits: str) -> float:
@@ -25,7 +28,8 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 def json_object(data: bytes | str) -> dict[str, Any]:
     """Return a JSON object. Its numbers are finite, and its texts can be encoded.
 
-    Raises `ValueError` for anything else, and nothing but that; its text goes on after the name of what was read.
+    Raises `ValueError` for anything else, and nothing but that; its text goes on after the name of
+    what was read.
     """
     try:
         text = data if isinstance(data, str) else data.decode()

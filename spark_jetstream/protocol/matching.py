@@ -21,10 +21,14 @@ class Matcher:
     """
 
     def __init__(self, filters: Sequence[str]) -> None:
-        self._literal: dict[Shape, pa.BinaryArray] = {}  # the tokens that a subject must have
+        # For each shape, the tokens of its filters that are no wildcards: a subject must have them.
+        self._literal: dict[Shape, pa.BinaryArray] = {}
         for shape, several in by_shape(filters or (">",)).items():
-            keys = [".".join(tokens[at] for at in shape.literal) for tokens in several]
-            self._literal[shape] = binaries([key.encode() for key in keys])
+            keys = []
+            for tokens in several:
+                literal = [tokens[at] for at in shape.literal]
+                keys.append(".".join(literal).encode())
+            self._literal[shape] = binaries(keys)
 
     def matches(self, subjects: pa.BinaryArray) -> BoolArray:
         """Return for each subject whether a filter matches it."""
@@ -33,6 +37,7 @@ class Matcher:
         first: IntArray = as_vector(split.offsets)[:-1]
         counts = np.diff(as_vector(split.offsets))
         for shape, literal in self._literal.items():
+            # A last `>` matches at least one token.
             fitting = counts > shape.tokens if shape.rest else counts == shape.tokens
             rows = np.flatnonzero(fitting & ~found)
             if not len(rows):
@@ -40,6 +45,7 @@ class Matcher:
             if not shape.literal:
                 found[rows] = True
                 continue
+            # The tokens of these subjects where the filters have no wildcards.
             tokens = [split.values.take(as_arrow(first[rows] + at)) for at in shape.literal]
             keys = pc.binary_join_element_wise(*tokens, _DOT)
             found[rows] = as_vector(pc.is_in(keys, value_set=literal))

@@ -1,4 +1,7 @@
-"""Streams that store what the connector itself sends and receives, so that reading or writing makes them grow. Pure."""
+"""Streams that store what the connector itself sends and receives. Pure.
+
+Reading or writing makes them grow.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,25 @@ AUDITS = (
     "$JS.EVENT.ADVISORY.CONSUMER.CREATED.>",
     "$JS.EVENT.ADVISORY.CONSUMER.DELETED.>",
 )
-"""The subjects at which a server tells of each request of the API, and of consumers such as those of tasks."""
+"""Subjects at which a server tells of requests of the API, and of consumers, such as of tasks."""
 _ANY_INBOX = "_INBOX_OF_A_READER.>"
 
 
 def in_other_account(api_prefix: str | None) -> bool:
-    """Whether streams are those of another account, which gets requests, and sends replies, at other subjects."""
+    """Whether streams are those of another account.
+
+    It gets requests, and sends replies, at other subjects.
+    """
     return api_prefix not in (None, DEFAULT_PREFIX)
 
 
 def stored_replies(
     subjects: Sequence[str], api_prefix: str | None, inbox_prefix: str
 ) -> tuple[str, ...]:
-    """Return the subjects of a stream that match inboxes: it stores messages on their way to a reader, and replies.
+    """Return the subjects of a stream that match inboxes.
 
-    A stream of another account gets none of these.
+    The stream stores replies, and messages on their way to a reader. A stream of another account
+    gets none of these.
     """
     if in_other_account(api_prefix):
         return ()
@@ -41,9 +48,10 @@ def stores_any_inbox(subjects: Sequence[str]) -> bool:
 def stored_requests(
     subjects: Sequence[str], filters: Sequence[str], api_prefix: str
 ) -> tuple[str, ...]:
-    """Return subjects that a read, with these filters, both causes and gets from a stream with these subjects.
+    """Return subjects of messages that a read both causes and gets.
 
-    Such a read is never at the end of the stream: its requests, and what the server tells of them, come after it.
+    The stream has these subjects, and the read these filters. Such a read is never at the end of
+    the stream: its requests, and what the server tells of them, come after it.
     """
     causes = (f"{DEFAULT_PREFIX}.>", f"{api_prefix}.>", *AUDITS)
     found = []
@@ -55,4 +63,5 @@ def stored_requests(
 
 
 def _matching(subjects: Sequence[str], other: str) -> tuple[str, ...]:
+    """Return the subjects, with wildcards, that have a subject in common with another one."""
     return tuple(each for each in subjects if subjects_overlap(each, other))

@@ -2,10 +2,10 @@
 
 No socket, no clock, no logging. The layers above know columns and options, and add what to change.
 
-A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true`` when it knows the
-message id, with ``,"val":"5"`` for the new value of a counter, with ``,"batch":"b","count":3`` for the last message of
-an atomic batch (the others have empty answers), or with an error object; a subject that no stream listens on gives a
-status line, ``NATS/1.0 503``.
+A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true``
+when it knows the message id, with ``,"val":"5"`` for the new value of a counter, with
+``,"batch":"b","count":3`` for the last message of an atomic batch (the others have empty answers),
+or with an error object; a subject that no stream listens on gives a status line, ``NATS/1.0 503``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PLAIN_ANSWER = re.compile(
 
 @dataclass(frozen=True)
 class Refusal:
-    """An answer that says that a row is not stored: the status or the error code, and the server's words."""
+    """An answer that a row is not stored: the status or the error code, and the server's words."""
 
     number: int
     code: int
@@ -61,9 +61,9 @@ class Refusal:
 class StoredAcks:
     """Answers of one stream that say that rows are stored.
 
-    ``numbers`` are those of the publishes and ``sequences`` those in the stream (int64); ``duplicate`` says which of
-    the rows had been stored before under the same message id. ``domain`` is that of the stream, empty for a server
-    without one.
+    ``numbers`` are those of the publishes and ``sequences`` those in the stream (int64);
+    ``duplicate`` says which of the rows had been stored before under the same message id.
+    ``domain`` is that of the stream, empty for a server without one.
     """
 
     stream: str
@@ -99,7 +99,7 @@ class _AckPayloads(NamedTuple):
 
 
 class AckReader:
-    """Reads answers that came to ``<inbox>.<number>``; remembers how the answers of each stream begin."""
+    """Reads answers to ``<inbox>.<number>``; remembers how the answers of each stream begin."""
 
     def __init__(self, inbox: str) -> None:
         self._before = len(inbox) + 1
@@ -107,7 +107,10 @@ class AckReader:
         self._beginnings: list[_PlainStart] = []
 
     def read(self, frames: Frames) -> Answers:
-        """Return the answers, in no particular order. Raises `ProtocolError` when one has none of the known forms."""
+        """Return the answers, in no particular order.
+
+        Raises `ProtocolError` when one has none of the known forms.
+        """
         numbers, good = parse_unsigned(
             frames.lines, frames.subject_start + self._before, frames.subject_end
         )
@@ -136,7 +139,7 @@ class AckReader:
         return answers
 
     def _learn(self, payloads: _AckPayloads, index: int, answers: Answers) -> _PlainStart | None:
-        """Return how the answers of a new stream begin; else add this one answer and return None."""
+        """Return how answers of a new stream begin; else add this one answer and return None."""
         frames = payloads.frames
         number = int(payloads.numbers[index])
         begin = int(payloads.begin[index])
@@ -339,9 +342,9 @@ _OUTCOMES: Mapping[Cause, Outcome] = {
 def is_undecided(refusal: Refusal) -> bool:
     """Whether the server has not decided about this row, which will have its turn.
 
-    Its queue is full, or too many atomic batches are open. Or a leader that cannot reach a majority of the replicas
-    still holds an earlier message of the same id or subject, which may be this very row (nats-server:
-    server/jetstream_batching.go, `checkMsgHeadersPreClusteredProposal`).
+    Its queue is full, or too many atomic batches are open. Or a leader that cannot reach a majority
+    of the replicas still holds an earlier message of the same id or subject, which may be this very
+    row (nats-server: server/jetstream_batching.go, `checkMsgHeadersPreClusteredProposal`).
     """
     busy = issubclass(API_ERRORS.get(refusal.err_code, object), ServerBusy)
     return busy or (refusal.err_code == 0 and refusal.code == 429)

@@ -1,7 +1,7 @@
 """Checks the INFO of a server before nats-py reads it.
 
-nats-py does not check the fields: a `max_payload` that is a text ends in a `TypeError` in the user's code, and a
-`connect_urls` that is no list ends the task that reads the connection. Pure.
+nats-py does not check the fields: a `max_payload` that is a text ends in a `TypeError` in the
+user's code, and a `connect_urls` that is no list ends the task that reads the connection. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_URLS = 1000
 """How many URLs of other servers an INFO has for nats-py."""
 _MOST_PAYLOAD = 2**31 - 1
 _LONGEST_TEXT = 1024
-_NEEDED = ("version", "max_payload")
+_NEEDED = ("version", "max_payload")  # in the first INFO of a connection
 _NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 _VERSION = re.compile(rf"({_NUMBER}\.{_NUMBER}\.{_NUMBER})(?:[-+][0-9A-Za-z.+-]*)?")
 
@@ -28,8 +28,8 @@ _VERSION = re.compile(rf"({_NUMBER}\.{_NUMBER}\.{_NUMBER})(?:[-+][0-9A-Za-z.+-]*
 def checked_info(line: bytes, *, first: bool = False) -> bytes:
     """Return an INFO line that nats-py may read, with at most `MOST_URLS` URLs of other servers.
 
-    The `first` one of a connection must have version and payload limit. Raises `ProtocolError` for a field of a wrong
-    type.
+    The `first` one of a connection must have version and payload limit. Raises `ProtocolError` for
+    a field of a wrong type.
     """
     try:
         info = json_object(line.removeprefix(b"INFO"))
@@ -60,16 +60,33 @@ def _is_url(value: Any) -> bool:
         return False
 
 
+def _are_urls(value: Any) -> bool:
+    # Go writes null for a list without elements.
+    return value is None or (isinstance(value, list) and all(map(_is_url, value)))
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    # To Python a truth value is a number, too.
+    return type(value) is int
+
+
+def _is_payload_limit(value: Any) -> bool:
+    return _is_number(value) and 0 < value <= _MOST_PAYLOAD
+
+
+def _is_version(value: Any) -> bool:
+    return _is_text(value) and _VERSION.fullmatch(value) is not None
+
+
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("nonce", "client_ip"), _is_text),
-    **dict.fromkeys(
-        ("headers", "auth_required", "tls_required", "ldm"), lambda value: isinstance(value, bool)
-    ),
-    "version": lambda value: _is_text(value) and _VERSION.fullmatch(value) is not None,
-    "max_payload": lambda value: type(value) is int and 0 < value <= _MOST_PAYLOAD,
-    "client_id": lambda value: type(value) is int,
-    # Go writes null for a list without elements.
-    "connect_urls": lambda value: (
-        value is None or (isinstance(value, list) and all(map(_is_url, value)))
-    ),
+    **dict.fromkeys(("headers", "auth_required", "tls_required", "ldm"), _is_flag),
+    "version": _is_version,
+    "max_payload": _is_payload_limit,
+    "client_id": _is_number,
+    "connect_urls": _are_urls,
 }

@@ -14,7 +14,10 @@ from spark_jetstream.protocol.units import INT64_MAX, shown, time_nanoseconds
 _SECOND = 1_000_000_000
 
 ELECTION_AFTER = 4 * _SECOND
-"""Servers elect another leader when they have not heard theirs for so long (server/raft.go, `minElectionTimeout`)."""
+"""Servers elect another leader when theirs was silent for this long, in ns.
+
+See `minElectionTimeout` in server/raft.go.
+"""
 
 ReadWith = Literal["auto", "consumer", "direct"]
 
@@ -23,7 +26,7 @@ Removals = tuple[int, str]
 
 @dataclass(frozen=True)
 class SequenceRange:
-    """What one reader reads: the messages of a stream with ``first`` <= sequence < ``end`` that match.
+    """What one reader reads: messages of a stream with ``first`` <= sequence < ``end``.
 
     Plain data that pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
@@ -44,7 +47,7 @@ class SequenceRange:
     None where the count is right in any case, or nothing can show that it is not.
     """
     sifted: bool = False
-    """A reader without a consumer asks for all messages, and leaves out those that no filter matches."""
+    """A reader without a consumer asks for all messages, and leaves out those that do not match."""
 
     def __post_init__(self) -> None:
         if self.first < 1 or self.end < self.first:
@@ -58,7 +61,9 @@ class SequenceRange:
 
 @dataclass(frozen=True)
 class StreamSummary:
-    """What ``STREAM.INFO`` said of a stream. Sequences as the server gives them, times in ns since the epoch.
+    """What ``STREAM.INFO`` said of a stream.
+
+    Sequences as the server gives them, times in ns since the epoch.
 
     A limit <= 0 means none. A server that was frozen, or cut off from the others, may answer from
     an older state: see ``led`` and ``followed``.
@@ -104,7 +109,7 @@ class StreamSummary:
     """Nothing can be published."""
     mirror: bool = False
     renames: bool = False
-    """Messages may have other subjects than ``subjects``: of sources, or of a ``subject_transform``."""
+    """Messages may have other subjects, since the stream has sources or a subject transform."""
     transforms: bool = False
     """The stream has a ``subject_transform``."""
     allow_msg_ttl: bool = False
@@ -139,7 +144,7 @@ class StreamSummary:
     led: bool = True
     """The server that answered says that it leads the stream."""
     followed: bool = True
-    """It leads, and a majority of the servers answered it too lately to have chosen another leader."""
+    """It leads, and a majority answered it too lately to have chosen another leader."""
     term: str = ""
     """Who leads since when: as long as it is equal, the stream cannot have lost its end.
 
@@ -153,19 +158,23 @@ class StreamSummary:
 
     @property
     def expires(self) -> bool:
-        """True when the server removes messages by their age (``max_age``), or by a TTL of their own."""
+        """True when the server removes messages by their age, or by a TTL of their own."""
         return self.max_age > 0 or self.allow_msg_ttl
 
     @property
     def replaces(self) -> bool:
-        """True when a newer message takes the place of an older one: on its subject, or of the schedule it is from."""
+        """True when a newer message takes the place of an older one.
+
+        The older one is on the same subject, or of the same schedule.
+        """
         return self.max_msgs_per_subject > 0 or self.allow_msg_schedules
 
     @property
     def removals(self) -> Removals | None:
-        """How many sequences have no message, and `term`: equal in two states, no message was removed between them.
+        """How many sequences have no message, and `term`.
 
-        Each removal raises the number, within a term. None where the server says no term.
+        If they are equal in two states, no message was removed between these. Each removal raises
+        the number, within a term. None where the server says no term.
         """
         if not self.term:
             return None
@@ -173,12 +182,12 @@ class StreamSummary:
 
     @property
     def evicts(self) -> bool:
-        """True when a new message can push out the oldest one (``max_msgs`` or ``max_bytes``, with discard old)."""
+        """True when a new message can push out the oldest one."""
         return self.discard == "old" and (self.max_msgs > 0 or self.max_bytes > 0)
 
 
 def subject_pattern(filters: Sequence[str]) -> re.Pattern[str]:
-    """Return a pattern for the subjects that one of these filters matches; it matches nothing without a filter."""
+    """Return a pattern for subjects that one of these filters matches; none without a filter."""
     wildcards = {"*": r"[^.]+", ">": ".+"}
     patterns = []
     for text in filters:
@@ -218,8 +227,9 @@ _SETTINGS = (
 def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
     """Return the `StreamSummary` that a reply of STREAM.INFO holds.
 
-    Settings that a server leaves out have the defaults of `StreamSummary`. ``context`` says what was asked, as an
-    infinitive without "to". Raises `ProtocolError` for a reply that is incomplete, or contradicts itself.
+    Settings that a server leaves out have the defaults of `StreamSummary`. ``context`` says what
+    was asked, as an infinitive without "to". Raises `ProtocolError` for a reply that is incomplete,
+    or contradicts itself.
     """
     name = jsapi.field(body, "config.name", str, context)
     created = jsapi.field(body, "created", str, context)
@@ -265,7 +275,8 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
 
 
 def _check_numbers(summary: StreamSummary, context: str) -> None:
-    """Raise `ProtocolError` for numbers that contradict each other: planning makes tasks of them."""
+    """Raise `ProtocolError` for numbers that contradict each other."""
+    # Planning makes tasks of them.
     width = summary.last_seq + 1 - summary.first_kept
     deleted = summary.num_deleted
     last = summary.last_seq

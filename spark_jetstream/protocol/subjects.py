@@ -1,4 +1,7 @@
-"""Subjects and filters (nats-server: server/sublist.go): what is wrong with one, what two have in common. Pure."""
+"""Subjects and filters: the fault of one, and the subjects that two have in common. Pure.
+
+nats-server has them in server/sublist.go.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MAX_SUBJECT = 1024
-"""How many bytes a subject may have: the control line, in which a reply subject follows, has at most 4 KiB."""
+"""Most bytes of a subject: the control line, with the reply subject, has at most 4 KiB."""
 _OWN_SUBJECTS = ("$JS", "$SYS")
 
 
 def publishing_fault(subject: str) -> str:
-    """Return what is wrong with a subject to publish to, to be read after "in which"; "" when nothing is."""
+    """Return the fault of a subject to publish to, to be read after "in which"; "" for none."""
     tokens = subject.split(".")
     # Halves of surrogate pairs cannot be encoded.
     if re.search(r"[\x00-\x20\x7f\ud800-\udfff]", subject):
@@ -31,7 +34,7 @@ def publishing_fault(subject: str) -> str:
 
 
 def subject_fault(subject: str) -> str:
-    """Return what is wrong with a subject filter, to be read after "in which"; "" when nothing is."""
+    """Return the fault of a subject filter, to be read after "in which"; "" for none."""
     tokens = subject.split(".")
     if re.search(r"\s", subject) or "\0" in subject:
         return "there are blanks"
@@ -45,7 +48,10 @@ def subject_fault(subject: str) -> str:
 
 
 def is_wild(name: str) -> bool:
-    """Whether a filter has a character of a wildcard. Without one it matches only the subject that it is."""
+    """Whether a filter has a character of a wildcard.
+
+    Without one it matches only the subject that it is.
+    """
     return not set("*>").isdisjoint(name)
 
 
@@ -112,7 +118,7 @@ class FilterIndex:
         self._by_tokens: dict[tuple[Shape, tuple[int, ...]], dict[tuple[str, ...], str]] = {}
 
     def overlapping(self, text: str, *, other: bool = False) -> str | None:
-        """Return a filter that matches some subject which the filter `text` matches as well, or None.
+        """Return a filter that matches some subject of the filter `text` as well, or None.
 
         With `other` it is not `text` itself.
         """
@@ -154,7 +160,10 @@ def _compared(one: Shape, other: Shape) -> tuple[int, ...] | None:
 
 
 def key_fault(key: str, *, filters: bool = False) -> str:
-    """Return what is wrong with a key (with ``filters``: a filter), to be read after "in which"; "" when nothing is."""
+    """Return the fault of a key, to be read after "in which"; "" for none.
+
+    With ``filters`` it may have wildcards.
+    """
     tokens = key.split(".")
     if not all(tokens):
         return "a token between the dots is empty"

@@ -58,13 +58,17 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 def _read_by(kind: Any, source: Any, handler: Any) -> CoreSchema:
     """Return the schema of a field of this type, which its method ``of`` reads."""
-    from pydantic_core import core_schema  # noqa: PLC0415  # `spark-jetstream --help` has no use for it
+    # `spark-jetstream --help` has no use for it.
+    from pydantic_core import core_schema  # noqa: PLC0415
 
     return core_schema.no_info_plain_validator_function(kind.of)
 
 
 def shown(value: object) -> str:
-    """A value as errors repeat it: quoted, on one line, cut when long. Not for options, which may be secrets."""
+    """A value as errors repeat it: quoted, on one line, cut when long.
+
+    Not for options, which may be secrets.
+    """
     try:
         text = " ".join(str(value).split())
     except ValueError:  # of Python: YAML can write what it does not print
@@ -73,13 +77,13 @@ def shown(value: object) -> str:
 
 
 def integer(text: str) -> int | None:
-    """Return the number that a text of at most 30 ASCII digits and possibly a sign denotes; None for any other."""
+    """Return the number of a text of at most 30 ASCII digits, perhaps with a sign; else None."""
     # `\d` would let digits of other scripts in; the bound keeps `int` away from absurd lengths.
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text) else None
 
 
 def whole_number(text: str | bytes) -> int | None:
-    """Return the number from 0 to 2^63-1 that a text of at most 19 ASCII digits denotes; None for any other text."""
+    """Return the number from 0 to 2^63-1 of a text of at most 19 ASCII digits; else None."""
     # `int` would also take digits of other scripts, and would take long for thousands of them.
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         return None
@@ -90,8 +94,9 @@ def whole_number(text: str | bytes) -> int | None:
 def duration_seconds(text: str) -> Fraction | None:
     """The seconds that a text like ``1m 30s`` denotes, exactly; None when it is not a duration.
 
-    Units match in any case, except ``M``, which is no unit: the ``nats`` command reads it as 30 days. A day has 24
-    hours and a year has 365 days, as for that command. `minutes_or_months` tells the user.
+    Units match in any case, except ``M``, which is no unit: the ``nats`` command reads it as 30
+    days. A day has 24 hours and a year has 365 days, as for that command. `minutes_or_months` tells
+    the user.
     """
     text = text.strip()
     position = 0
@@ -126,22 +131,23 @@ def go_duration(text: str) -> Fraction | None:
 
 
 def minutes_or_months(value: object) -> str:
-    """What an error adds, after the wrong value, for a duration with the unit ``M``; empty for any other."""
+    """Return what an error adds to a duration with the unit ``M``; "" for any other value."""
     match = _CAPITAL_M.search(str(value))
     if match is None:
         return ""
     days = Fraction(match[1]) * 30
     number = days.numerator if days.denominator == 1 else f"{float(days):g}"
     return (
-        f": M could mean minutes, or months as in the nats command; write {match[1]}m for minutes, and days instead of "
-        f"months, such as {number}d"
+        f": M could mean minutes, or months as in the nats command; write {match[1]}m for minutes, "
+        f"and days instead of months, such as {number}d"
     )
 
 
 def time_nanoseconds(value: object) -> int:
-    """Return a time as nanoseconds since the epoch: from 1970 to 2262, with a zone, or in epoch milliseconds.
+    """Return a time from 1970 to 2262 as nanoseconds since the epoch.
 
-    An integer is nanoseconds. The `ValueError` for anything else says what the value must be, and does not repeat it.
+    Text has a zone, or is a number of milliseconds since the epoch. An integer is nanoseconds. The
+    `ValueError` for anything else says what the value must be, and does not repeat it.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         nanoseconds = value
@@ -213,7 +219,10 @@ def beyond_clock(text: str) -> bool:
 
 
 def parse_time(text: str) -> int:
-    """Return a time that the server printed as nanoseconds since the epoch; 0 for its year 1 ("never") and no time."""
+    """Return a time that the server printed, as nanoseconds since the epoch.
+
+    0 for its year 1 ("never") and for text that is no time.
+    """
     try:
         return time_nanoseconds(text)
     except ValueError:
@@ -221,21 +230,21 @@ def parse_time(text: str) -> int:
 
 
 def rfc3339(nanoseconds: int) -> str:
-    """Return a time in nanoseconds since the epoch as the server reads it, with nine digits after the second."""
+    """Return a time in ns since the epoch as text, with nine digits after the second."""
     seconds, fraction = divmod(nanoseconds, _SECOND)
     moment = dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
 class Nanoseconds(int):
-    """A duration: the number of its nanoseconds, which prints as ``1h30m``, ``1.5s`` or ``250ms``."""
+    """A duration: the number of its nanoseconds; prints as ``1h30m``, ``1.5s`` or ``250ms``."""
 
     @classmethod
     def of(cls, value: object) -> Nanoseconds:
-        """From ``10s``, ``5m``, ``1h30m``, ``1d``, ``2w``, ``1y``, a `timedelta`, or an integer of nanoseconds.
+        """From text such as ``1h30m`` or ``2w``, a `timedelta`, or an integer of nanoseconds.
 
-        `ValueError` for anything else, floating point numbers included: whether they count seconds is anybody's guess.
-        Text without a unit is refused for the same reason, except ``0``.
+        `ValueError` for anything else, floating point numbers included: whether they count seconds
+        is anybody's guess. Text without a unit is refused for the same reason, except ``0``.
         """
         if isinstance(value, dt.timedelta):
             return cls(value // _MICROSECOND * 1000)
@@ -284,11 +293,14 @@ def _fraction(part: int, size: int) -> str:
 
 
 class Bytes(int):
-    """A size: the number of its bytes, which prints as ``64KiB`` or ``1GiB`` when it is a round one."""
+    """A size: the number of its bytes; a round one prints as ``64KiB`` or ``1GiB``."""
 
     @classmethod
     def of(cls, value: object) -> Bytes:
-        """From ``65536``, ``512k``, ``8m``, ``1g``, ``8MiB`` (powers of 1,024), or an integer; else `ValueError`."""
+        """From ``65536``, ``512k``, ``8m``, ``1g``, ``8MiB`` (powers of 1,024), or an integer.
+
+        Raises `ValueError` for anything else.
+        """
         if isinstance(value, int) and not isinstance(value, bool):
             return cls(value)
         if not isinstance(value, str):
@@ -309,7 +321,10 @@ class Bytes(int):
 
 
 def rough(size: int) -> str:
-    """Return a number of bytes for people: ``512B``, ``67.3KiB``, ``1GiB``. It is exact where it has no point."""
+    """Return a number of bytes for people: ``512B``, ``67.3KiB``, ``1GiB``.
+
+    It is exact where it has no point.
+    """
     for unit, unit_size in _SIZES:
         if size < unit_size:
             continue
@@ -320,7 +335,7 @@ def rough(size: int) -> str:
 
 
 def sized(size: int) -> str:
-    """Return a number of bytes exactly, and from 1 KiB on `rough`, too: ``68,890 bytes (67.3KiB)``."""
+    """Return a number of bytes exactly, from 1 KiB on also `rough`: ``68,890 bytes (67.3KiB)``."""
     exact = counted(size, "byte")
     return f"{exact} ({rough(size)})" if size >= 1 << 10 else exact
 
@@ -335,8 +350,8 @@ def counted(count: int, noun: str) -> str:
 class Timestamp(str):
     """A time, as RFC 3339 text with up to nine digits after the second.
 
-    What a server wrote stays as it is. What a user gives becomes UTC. Compare by `nanoseconds`: the same moment can be
-    written in several ways.
+    What a server wrote stays as it is. What a user gives becomes UTC. Compare by `nanoseconds`: the
+    same moment can be written in several ways.
     """
 
     __slots__ = ()
@@ -345,7 +360,8 @@ class Timestamp(str):
     def of(cls, value: object) -> Timestamp:
         """From an aware `datetime`, text with a zone, or an integer of nanoseconds since the epoch.
 
-        `ValueError`, in words to be read after "must be", for anything else: no zone, before 1970, after 2262.
+        `ValueError`, in words to be read after "must be", for anything else: no zone, before 1970,
+        after 2262.
         """
         if isinstance(value, dt.datetime):
             if value.utcoffset() is None:
@@ -362,7 +378,7 @@ class Timestamp(str):
 
     @property
     def nanoseconds(self) -> int:
-        """Nanoseconds since the epoch; 0 for the year 1 ("never", as the server says it) and outside 1970 to 2262."""
+        """Nanoseconds since the epoch; 0 outside 1970 to 2262, such as for "never", the year 1."""
         return parse_time(self)
 
     @property

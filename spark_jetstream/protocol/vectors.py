@@ -1,8 +1,9 @@
 """Decimal numbers inside byte buffers, read as vectors, eight digits at a step.
 
-A number of up to eight digits that ends at byte `e` occupies the eight bytes before `e`: loaded as one
-little-endian word its last digit is the highest byte. What comes before the number is shifted out, and
-three multiplications add the digits up pairwise. No socket, no clock; arbitrary bytes give a number or a false flag.
+A number of up to eight digits that ends at byte `e` occupies the eight bytes before `e`: loaded as
+one little-endian word its last digit is the highest byte. What comes before the number is shifted
+out, and three multiplications add the digits up pairwise. No socket, no clock; arbitrary bytes give
+a number or a false flag.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _ABOVE_9 = np.uint64(0x7676767676767676)
 _PAIR = np.uint64(0x000000FF000000FF)
 _MUL_A = np.uint64(0x000F424000000064)
 _MUL_B = np.uint64(0x0000271000000001)
+# Digits of the largest number of 63 bits.
 _LONGEST = 19
 _BEFORE = np.array([[0], [8], [16]])
 """Digits of a number behind those of its last, last but one, and first word."""
@@ -44,19 +46,23 @@ def load8(data: Any, at: IntArray) -> WordArray:
 def begins_with(data: Any, at: IntArray, text: bytes) -> BoolArray:
     """Where data[at[i]:] begins with `text`, which has at least eight bytes."""
     last = len(text) - 8
-    same: BoolArray = (
-        load8(data, at + last if last else at) == np.frombuffer(text, "<u8", 1, last)[0]
-    )
+    # The last eight bytes overlap those before them, unless the length is a multiple of eight.
+    end = at + last if last else at
+    same: BoolArray = load8(data, end) == np.frombuffer(text, "<u8", 1, last)[0]
     for offset in range(0, last, 8):
         same &= load8(data, at + offset) == np.frombuffer(text, "<u8", 1, offset)[0]
     return same
 
 
 def _value(word: WordArray, digits: IntArray) -> tuple[IntArray, BoolArray]:
-    """The value of the last `digits` (0 to 8) bytes of each word, and whether all of them are digits."""
-    junk = (64 - 8 * digits).view(np.uint64)  # numpy shifts all 64 bits out, as C does not
+    """Return the value of the last 0 to 8 bytes of each word, and whether they are digits."""
+    # Bits in front of the number; numpy shifts all 64 bits out, as C does not.
+    junk = (64 - 8 * digits).view(np.uint64)
+    # Take the ASCII code of 0 off each digit, and leave zeros in front.
     word = ((word >> junk) << junk) - ((_ZEROS >> junk) << junk)
+    # A byte above 9 sets its highest bit, by itself or with 0x76 added.
     good = ((word + _ABOVE_9) | word) & _HIGH == 0
+    # Two digits become one number below 100, then four of these the value.
     word = word * np.uint64(10) + (word >> np.uint64(8))
     value = ((word & _PAIR) * _MUL_A + ((word >> np.uint64(16)) & _PAIR) * _MUL_B) >> np.uint64(32)
     return value.view(np.int64), good
@@ -68,8 +74,10 @@ def trailing_number(data: Any, end: IntArray) -> tuple[IntArray, BoolArray]:
     Returns the values and whether each could be read so; places need eight bytes before them.
     """
     word = load8(data, end - 8)
+    # A space becomes zero, and of the zero bytes alone the highest bit is set.
     odd = word ^ _SPACES
     is_space = ~(((odd & _LOW7) + _LOW7) | odd | _LOW7)
+    # The exponent of a floating point number tells the highest bit, which is the last space.
     exponent = np.frexp(is_space.astype(np.float64))[1].astype(np.int64)
     digits = np.where(is_space == 0, 0, 7 - ((exponent - 1) >> 3))
     value, good = _value(word, digits)
@@ -84,14 +92,19 @@ def parse_unsigned(data: Any, start: IntArray, end: IntArray) -> tuple[IntArray,
     length = end - start
     good: BoolArray = (length > 0) & (length <= _LONGEST)
     length = np.minimum(np.maximum(length, 0), _LONGEST)
-    before = _BEFORE[: max(1, -(-int(length.max(initial=0)) // 8))]
-    # A word before the number is not looked at, so its place may be clipped to where eight bytes are.
+    # As many words as the longest number has.
+    words_needed = -(-int(length.max(initial=0)) // 8)
+    before = _BEFORE[: max(1, words_needed)]
+    # A word before the number is not looked at, so its place may be clipped to where eight bytes
+    # are.
     words = load8(data, np.maximum(end - before, 8) - 8)
     parts, fine = _value(words, np.minimum(np.maximum(length - before, 0), 8))
+    # The last word has the last eight digits; those of the words before count 10**8 times as much.
     value = parts[0]
     good &= fine[0]
     for step in range(1, len(before)):
         value = value + parts[step] * 10 ** (8 * step)
         good &= fine[step]
+    # The sum of a number beyond 63 bits is negative.
     good &= value >= 0
     return value, good

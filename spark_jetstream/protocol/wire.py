@@ -6,11 +6,13 @@ No socket, no clock, no logging. What the server sends is a chain of lines and m
     HMSG <subject> <sid> [reply] <header size> <total size>\r\n<header><payload>\r\n
     INFO {...}\r\n   PING\r\n   PONG\r\n   +OK\r\n   -ERR '...'\r\n
 
-A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where the chain of
-lengths says so. docs/architecture.md says how `Scanner` checks it ("Why nats-py's parser is replaced").
+A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where
+the chain of lengths says so. docs/architecture.md says how `Scanner` checks it ("Why nats-py's
+parser is replaced").
 
-Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see `columns.py`), `Status` and
-`ApiReply`; everything else comes out as the bytes it was, in its place, for the client library's own parser.
+Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see
+`columns.py`), `Status` and `ApiReply`; everything else comes out as the bytes it was, in its place,
+for the client library's own parser.
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.vectors import load4, parse_unsigned, trailing_number
 
 MAX_LINE = 1 << 20
-"""Longest line that is neither MSG nor HMSG, and longest one without its end that is waited for, in bytes."""
+"""Longest line that is neither MSG nor HMSG, and longest one whose end is waited for, in bytes."""
 MAX_FRAME = 96 << 20
 """The size in bytes of the largest message that the scanner accepts, header and payload together.
 
-A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with such a message in base64.
+A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with such a message in
+base64.
 """
 
 _LF, _CR, _SPACE, _DOT = 10, 13, 32, 46
@@ -44,7 +47,8 @@ _HMSG = int.from_bytes(b"HMSG", "little")
 _SMALL = 4096  # bytes that are cheaper to walk, whatever the frames
 _FEW = 4  # frames that are cheaper to read one by one
 _SHORTEST_LINE = len(b"MSG a 1 0\r\n")
-_BULK_BELOW = 2048  # mean frame size, bytes, from which walking the frames is cheaper than looking at every byte
+# Mean size of frames, in bytes, from which walking them is cheaper than looking at every byte.
+_BULK_BELOW = 2048
 _PLAIN = re.compile(rb"MSG ([^ ]+) ([0-9]{1,18}) [0-9]+\r")
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})(?: ([^\r\n]*))?\r\n((?:[^\r\n]+\r\n)*)\r\n")
 _CONTROL = re.compile(rb"(?:PING|PONG|\+OK)[ \t]*\r?\n|-ERR|INFO")
@@ -52,9 +56,10 @@ _CONTROL = re.compile(rb"(?:PING|PONG|\+OK)[ \t]*\r?\n|-ERR|INFO")
 
 @dataclass(frozen=True)
 class Status:
-    """A status message of a collected subscription (ADR-13): no payload, no reply, `NATS/1.0 <code>` inline.
+    """A status message of a collected subscription (ADR-13): `NATS/1.0 <code>`, no payload.
 
-    A stored message is never taken for one, whatever its own headers are called: it has a reply subject.
+    It has no reply subject. A stored message is never taken for one, whatever its own headers are
+    called: it has a reply subject.
     """
 
     sid: int
@@ -66,7 +71,10 @@ class Status:
 
 @dataclass(frozen=True)
 class ApiReply:
-    """A message of a collected subscription without reply subject and headers: the JetStream API answers a request."""
+    """A message of a collected subscription without reply subject and headers.
+
+    The JetStream API answers a request.
+    """
 
     sid: int
     subject: bytes
@@ -77,11 +85,12 @@ class ApiReply:
 class Frames:
     """A run of complete messages of one subscription, n >= 1 of them, ascending in `data`.
 
-    `begin`, `line_end`, `head` and `size` are int64 vectors of length n: where the control line starts, where
-    the bytes after it start, how many of them are header (0 without one) and how many there are in all.
-    `lines` holds the n control lines, one after the other, and `separators` where its spaces and dots are;
-    `subject_start`, `subject_end` index `lines`; `reply` and `reply_dots` are the index in `separators` of the
-    space before the reply subject and how many dots that subject has (-1: the message has no reply).
+    `begin`, `line_end`, `head` and `size` are int64 vectors of length n: where the control line
+    starts, where the bytes after it start, how many of them are header (0 without one) and how many
+    there are in all. `lines` holds the n control lines, one after the other, and `separators` where
+    its spaces and dots are; `subject_start`, `subject_end` index `lines`; `reply` and `reply_dots`
+    are the index in `separators` of the space before the reply subject and how many dots that
+    subject has (-1: the message has no reply).
     """
 
     sid: int
@@ -109,7 +118,10 @@ class Frames:
         return gather(self.data, self.line_end + self.head, self.line_end + self.size)
 
     def pull_bytes(self) -> int:
-        """Bytes that the server takes off `max_bytes` of the pull requests: subject, reply subject and content."""
+        """Bytes that the server takes off `max_bytes` of the pull requests.
+
+        They are those of subject, reply subject and content.
+        """
         subjects = self.subject_end.sum() - self.subject_start.sum()
         has_reply = self.reply_dots >= 0
         space = self.reply[has_reply]
@@ -129,7 +141,10 @@ class Frames:
             )
 
     def reply_subject(self, index: int) -> str:
-        """The reply subject of one message, or an empty text. Bytes that are not UTF-8 become U+FFFD."""
+        """The reply subject of one message, or an empty text.
+
+        Bytes that are not UTF-8 become U+FFFD.
+        """
         dots = int(self.reply_dots[index])
         if dots < 0:
             return ""
@@ -155,8 +170,9 @@ Event = Frames | Status | ApiReply | bytes
 class Scanner:
     """Cuts what the server sends into events, whatever the places where the network cut it.
 
-    `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner may change it between
-    two calls of `read`. Those in `whole` as well have neither statuses nor replies: all their messages are `Frames`.
+    `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner
+    may change it between two calls of `read`. Those in `whole` as well have neither statuses nor
+    replies: all their messages are `Frames`.
     """
 
     def __init__(self) -> None:
@@ -167,7 +183,10 @@ class Scanner:
         )
 
     def read(self, incoming: Incoming) -> list[Event]:
-        """Use what is complete, in the order of the wire. Raises `ProtocolError`, and nothing else."""
+        """Use what is complete, in the order of the wire.
+
+        Raises `ProtocolError`, and nothing else.
+        """
         if not incoming.ready:
             return []
         data, begin, end = incoming.data, incoming.begin, incoming.end
@@ -188,7 +207,7 @@ class Scanner:
 
 @dataclass(frozen=True)
 class _FrameRun:
-    """Contiguous messages of any subscription: line starts, line feeds and total sizes (int64 vectors)."""
+    """Contiguous messages of any subscription: line starts, line feeds, total sizes (int64)."""
 
     begin: IntArray
     feed: IntArray
@@ -200,7 +219,10 @@ class _FrameRun:
 
 
 def _scan_in_bulk(data: bytearray, begin: int, end: int) -> tuple[list[bytes | _FrameRun], int]:
-    """All complete frames of data[begin:end], and where they end; walks where the chain is not plain."""
+    """Return all complete frames of data[begin:end], and where they end.
+
+    Walks where the chain is not plain.
+    """
     octets = np.frombuffer(data, np.uint8)
     # Each line feed ends a control line, or stands in a payload.
     feeds = np.flatnonzero(octets[begin:end] == _LF) + begin
@@ -292,7 +314,7 @@ def _frame_run(begin: list[int], feed: list[int], sizes: list[int]) -> _FrameRun
 
 
 def _check_control_line(data: bytearray, at: int, line_feed: int, end: int) -> None:
-    """Raise `ProtocolError` unless data[at:line_feed] is a line that a server sends, without a message."""
+    """Raise `ProtocolError` unless data[at:line_feed] is a line of a server, without a message."""
     if _CONTROL.match(data, at) is None:
         shown = bytes(data[at : min(at + 40, end)])
         raise ProtocolError(f"the server sent a line of no known kind: {shown!r}")
@@ -313,7 +335,8 @@ def _message_size(data: bytearray, at: int, line_feed: int) -> int:
     size = int(digits) if len(digits) < 12 else MAX_FRAME + 1
     if size > MAX_FRAME:
         raise ProtocolError(
-            f"the server announced a message of {digits[:20].decode()} bytes, more than {MAX_FRAME:,}"
+            f"the server announced a message of {digits[:20].decode()} bytes, more than "
+            f"{MAX_FRAME:,}"
         )
     return size
 
@@ -363,7 +386,10 @@ def _events(data: bytearray, run: _FrameRun, collect: set[int], whole: set[int])
 
 
 def _replies(data: bytearray, run: _FrameRun) -> list[tuple[bytes, ApiReply]] | None:
-    """Read well-formed messages without reply subject and headers, each with its frame; None if there are others."""
+    """Read plain messages, each with its frame; None if there are others.
+
+    They have neither reply subject nor headers.
+    """
     read = []
     for begin, feed, size in zip(
         run.begin.tolist(), run.feed.tolist(), run.size.tolist(), strict=True
@@ -381,7 +407,7 @@ def _among(sid: IntArray, some: set[int]) -> npt.NDArray[np.bool_]:
 
 
 def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
-    """Find the tokens of all control lines of a run, and read the subscription ids and header sizes."""
+    """Find the tokens of all control lines of a run; read subscription ids and header sizes."""
     count = len(run.begin)
     line_end = run.feed + 1
     lines, bounds = _control_lines(data, run.begin, line_end)
@@ -444,7 +470,7 @@ def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
 def _control_lines(
     data: bytearray, begin: IntArray, line_end: IntArray
 ) -> tuple[npt.NDArray[np.uint8], IntArray]:
-    """Copy the lines data[begin[i]:line_end[i]] together; return them, and the n + 1 bounds of them."""
+    """Copy the lines data[begin[i]:line_end[i]] together; return them, and their n + 1 bounds."""
     count = len(begin)
     # Every second piece is a line, and those in between are the contents of the messages.
     around = np.empty(2 * count + 1, np.int32)
@@ -483,7 +509,7 @@ class StatusLine(NamedTuple):
 
 
 def parse_status(block: bytes | bytearray) -> StatusLine | None:
-    """Return the status of a header block, None when the block has none: of a message, or one that is cut off."""
+    """Return the status of a header block; None for that of a message, or one that is cut off."""
     match = _STATUS.fullmatch(block)
     if match is None:
         return None
