@@ -16,11 +16,11 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client import requests
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
 from spark_jetstream.sink import ledger, preflight, stream_warnings
 from spark_jetstream.testing import NatsServer
+from tests.support.client import set_timing
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
@@ -173,9 +173,12 @@ def no_connection_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_election(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever says that there is no stream is asked again at once."""
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
+def no_election(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whoever says that there is no stream is asked again at once, over connections of the test."""
+    close_all()
+    set_timing(monkeypatch, election=0.01)
+    yield
+    close_all()
 
 
 @pytest.fixture

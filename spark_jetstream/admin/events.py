@@ -11,7 +11,6 @@ from spark_jetstream.admin.api import Api, consumer_name, stream_name, subject_f
 from spark_jetstream.admin.event_parsing import PREFIX, event_subjects, parse_event
 from spark_jetstream.admin.models.events import Event
 from spark_jetstream.admin.subscription import Subscription
-from spark_jetstream.client.connection import SIGN_OF_LIFE
 from spark_jetstream.client.subscription import CoreMessage
 from spark_jetstream.errors import (
     ApiError,
@@ -77,18 +76,19 @@ class Events:
         """
         connection = self._api.connection
         context = "listen to events"
+        seconds = connection.timing.sign_of_life
         try:
             connection.ask(
                 jsapi.subject(connection.prefix, jsapi.ACCOUNT_INFO),
                 b"",
                 context=context,
-                timeout=SIGN_OF_LIFE,
+                timeout=seconds,
             )
         except (JetStreamNotEnabled, NoResponders):
             # The system account has no JetStream, but events of servers and domains. Only it
             # reaches this subject.
             with contextlib.suppress(NoResponders, PermissionDenied, RequestTimeout):
-                connection.request(_SYSTEM, b"", context=context, timeout=SIGN_OF_LIFE)
+                connection.request(_SYSTEM, b"", context=context, timeout=seconds)
                 return
             raise
         except (ApiError, PermissionDenied, RequestTimeout):

@@ -1,8 +1,7 @@
-"""From connection options to what nats-py's ``connect`` wants: authentication, TLS, the inbox prefix.
+"""From connection options to a login: authentication and TLS.
 
-Everything is checked here first, because nats-py does not: on credentials without a JWT it loops for ever,
-on a seed with a typo it fails on the event loop, and the text of its errors may hold what it read. Nothing
-here imports nats or pyspark, and no error shows the content of a file or of a secret.
+Everything is checked here before a server is asked. Nothing here imports nats or pyspark, and no
+error shows the content of a file or of a secret.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import ssl
 import tempfile
 import time
 from collections import UserString
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -40,10 +39,7 @@ _MOST = 1 << 20  # bytes; credentials, seeds, keys and CA bundles are far smalle
 
 
 class Credentials(UserString):
-    """The content of a ``.creds`` file. nats-py takes any `UserString` for that, and a str for a path.
-
-    It may hold a JWT alone, which is a bearer token.
-    """
+    """The content of a ``.creds`` file. It may hold a JWT alone, which is a bearer token."""
 
     def __repr__(self) -> str:
         return "Credentials('**********')"
@@ -52,6 +48,12 @@ class Credentials(UserString):
     def jwt(self) -> str:
         """The JWT."""
         found = _JWT.search(self.data)
+        return found[1] if found else ""
+
+    @property
+    def seed(self) -> str:
+        """The seed; empty without one."""
+        found = _SEED.search(self.data)
         return found[1] if found else ""
 
     @property
@@ -83,18 +85,19 @@ class Credentials(UserString):
 def connect_arguments(
     options: ConnectionOptions, resolve: Callable[[str], str] = str
 ) -> dict[str, Any]:
-    """Keyword arguments for ``nats.connect`` (nats-py 2.16) that say who we are and how to encrypt.
+    """Return the arguments that say who we are and how to encrypt, as nats-py calls them.
 
-    A file is used under the path given if it exists, else under ``resolve(base name)``: where it would be if it was
-    sent along with the job. Raises `OptionError` for a file that is missing, unreadable, or holds something else.
+    `user_credentials` and `nkeys_seed_str` are for `login_fields`, the others for nats-py. A file
+    is used under the path given if it exists, else under ``resolve(base name)``: where it would be
+    if it was sent along with the job. Raises `OptionError` for a file that is missing, unreadable,
+    or holds something else.
     """
     files = _Files(options, resolve)
-    arguments: dict[str, Any] = {"inbox_prefix": options.inbox_prefix}
+    arguments: dict[str, Any] = {}
     if options.user is not None and options.password is not None:
         arguments |= {"user": options.user, "password": options.password.get_secret_value()}
     if options.token is not None:
         arguments["token"] = options.token.get_secret_value()
-    # Never a path: nats-py's reader trips over carriage returns and unfinished lines, and loops at an empty file.
     credentials = files.given("credentials_file", "credentials_secret")
     if credentials is not None:
         arguments["user_credentials"] = Credentials(
@@ -114,6 +117,38 @@ def connect_arguments(
     if options.tls_handshake_first:
         arguments["tls_handshake_first"] = True
     return arguments
+
+
+def login_fields(arguments: Mapping[str, Any], nonce: str | None) -> dict[str, str]:
+    """Return the fields of CONNECT for a JWT or a key, with the signature of the server's nonce.
+
+    There are none without a nonce, which a server sends that wants such a login.
+    """
+    credentials: Credentials | None = arguments.get("user_credentials")
+    seed: str | None = arguments.get("nkeys_seed_str")
+    if nonce is None:
+        return {}
+    if credentials is not None:
+        # A bearer token needs no signature.
+        signature = _signature(credentials.seed, nonce) if credentials.has_seed else ""
+        return {"jwt": credentials.jwt, "sig": signature}
+    if seed is not None:
+        return {"nkey": _public_key(seed), "sig": _signature(seed, nonce)}
+    return {}
+
+
+def _public_key(seed: str) -> str:
+    return str(_key_pair(seed).public_key.decode())
+
+
+def _signature(seed: str, nonce: str) -> str:
+    return base64.b64encode(_key_pair(seed).sign(nonce.encode())).decode()
+
+
+def _key_pair(seed: str) -> Any:
+    import nkeys  # type: ignore[import-untyped]  # noqa: PLC0415  # of the extra
+
+    return nkeys.from_seed(bytearray(seed.encode()))
 
 
 def mistrust(error: ssl.SSLCertVerificationError, options: ConnectionOptions) -> str:
@@ -186,7 +221,7 @@ class _Files:
 
 
 def _credentials(option: str, content: str) -> str:
-    """The content of a ``.creds`` file in the form that nats-py reads."""
+    """Return the content of a ``.creds`` file in its usual form."""
     jwt, seed = _JWT.search(content), _SEED.search(content)
     if jwt is None:
         raise OptionError(
@@ -205,7 +240,7 @@ def _credentials(option: str, content: str) -> str:
 
 
 def _jwt(option: str, content: str) -> str:
-    """A bare JWT, or the one between BEGIN and END lines, in the form that nats-py reads."""
+    """Return a bare JWT, or the one between BEGIN and END lines, as a ``.creds`` file has it."""
     if _HAS_SEED in content:
         raise OptionError(
             f"option {option} holds a JWT with its seed: {advice.CREDENTIALS}", option=option

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import nats.errors
 
-from spark_jetstream.client.inbox import Carries, Inbox, Inboxes
+from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.login import Login
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.multiplexer import Multiplexer
-from spark_jetstream.client.nats_py import LastingClient, server_info
 from spark_jetstream.client.reasons import error_text
+from spark_jetstream.client.registry import Carries, Registry
 from spark_jetstream.client.subscription import Listener, Subscribed
+from spark_jetstream.client.timing import TIMING, Timing
 from spark_jetstream.errors import (
     ApiError,
     ConnectionFailed,
@@ -30,11 +31,6 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import Feature
 
 log = logging.getLogger(__name__)
-
-SIGN_OF_LIFE = 2.0
-"""Seconds that a server has to answer a ping."""
-ASK_AGAIN = 2.0
-"""Seconds until a request without a reply is sent again."""
 
 
 class Question(NamedTuple):
@@ -54,20 +50,20 @@ class Connection:
     because it is their one face, and most are a line or two.
     """
 
-    def __init__(self, options: ConnectionOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        loop: asyncio.AbstractEventLoop,
+        timing: Timing = TIMING,
+    ) -> None:
+        self.timing = timing
         self.options = options
         self.prefix = options.api_prefix_resolved
         self._loop = Loop(loop)
-        self._login = Login(options, self._loop, self._on_cut, self._on_denied)
-        self._inboxes = Inboxes(self._login, self._loop)
-        self._requests = Multiplexer(self._login)
-        self._login.client = LastingClient(
-            options,
-            self._inboxes.scanner,
-            self._inboxes.deliver,
-            self._login.complain,
-            self._inboxes.pace,
-        )
+        self._login = Login(options, timing, self._loop)
+        self._registry = Registry(self._login, self._loop)
+        self._requests = Multiplexer(self._registry, self._login)
+        self._login.serve(self._registry, self._on_denied)
 
     @property
     def reconnects(self) -> int:
@@ -77,8 +73,7 @@ class Connection:
     @property
     def server_version(self) -> tuple[int, int, int]:
         """The version of the server."""
-        version = self._login.client.connected_server_version
-        return version.major, version.minor, version.patch
+        return self._login.server.version
 
     def can(self, feature: Feature) -> bool:
         """Whether the server has a feature."""
@@ -87,18 +82,17 @@ class Connection:
     @property
     def server_info(self) -> dict[str, Any]:
         """The INFO of the server, as it sent it last."""
-        return server_info(self._login.client)
+        return dict(self._login.server.info)
 
     @property
     def max_payload(self) -> int:
         """The largest message that the server accepts, header and payload, in bytes."""
-        return self._login.client.most_bytes
+        return self._login.server.most_bytes
 
     @property
     def usable(self) -> bool:
         """False once the connection was closed, or the client library has given it up."""
-        client = self._login.client
-        return not (client.ended or client.is_closed)
+        return not self._login.closed
 
     def request(
         self,
@@ -139,7 +133,10 @@ class Connection:
         seconds within `timeout` (`request_timeout` if None), and the first reply counts. Raises what `api` raises.
         """
         return jsapi.reply(
-            self.request(subject, body, context=context, timeout=timeout, every=ASK_AGAIN), context
+            self.request(
+                subject, body, context=context, timeout=timeout, every=self.timing.ask_again
+            ),
+            context,
         )
 
     def ask_all(self, questions: Sequence[Question]) -> list[dict[str, Any] | ApiError]:
@@ -153,7 +150,7 @@ class Connection:
         async def gather() -> list[bytes | BaseException]:
             request = self._requests.request
             sent = (
-                request(each.subject, each.body, each.context, seconds, every=ASK_AGAIN)
+                request(each.subject, each.body, each.context, seconds, every=self.timing.ask_again)
                 for each in questions
             )
             return await asyncio.gather(*sent, return_exceptions=True)
@@ -173,13 +170,13 @@ class Connection:
     def post(self, subject: str) -> None:
         """Publish an empty message that nobody answers; does not wait. A cut may lose it, and a failure is logged."""
 
-        async def publish() -> None:
+        def publish() -> None:
             try:
-                await self._login.client.publish(subject)
-            except (nats.errors.Error, OSError) as error:
+                self._login.publish(subject, b"")
+            except (nats.errors.Error, OSError, ValueError) as error:
                 log.info("cannot publish to %s: %s", subject, error_text(error))
 
-        self._loop.start_soon(publish())
+        self._loop.soon(publish)
 
     def inbox(self, replies: bool = False, *, whole: bool = False, token: str = "*") -> Inbox:
         """Return a new inbox, with `replies` for replies to what it sends.
@@ -190,21 +187,21 @@ class Connection:
         see a wildcard (snapshots begin two seconds later).
         """
         carries = Carries.REPLIES if replies else Carries.MESSAGES if whole else Carries.ANSWERS
-        # nats-py counts its inboxes, which two threads may do at once; two inboxes of one name mix their answers up.
+        # Random: two inboxes of one name would mix their answers up.
         name = f"{self.options.inbox_prefix}.{secrets.token_hex(11)}"
-        inbox = Inbox(self._inboxes, name, carries)
+        inbox = Inbox(self._registry, name, carries)
         subject = f"{inbox.subject}.{token}"
 
-        async def subscribe() -> None:
+        def subscribe() -> None:
             try:
-                await self._inboxes.subscribe(inbox, subject)
+                self._registry.add(inbox, subject)
             except ConnectionFailed as error:
                 inbox.put_cut(str(error))
 
         if replies:
-            self._loop.run(self._inboxes.subscribe(inbox, subject), self.options.request_timeout)
+            self._loop.run(self._registry.subscribe(inbox, subject), self.options.request_timeout)
         else:
-            self._loop.start_soon(subscribe())
+            self._loop.soon(subscribe)
         return inbox
 
     def subscribe(self, subject: str, group: str) -> Subscribed:
@@ -212,8 +209,10 @@ class Connection:
 
         A refused subscription comes out of `Inbox.get`. Raises `ConnectionFailed`.
         """
-        inbox = Subscribed(self._inboxes, (subject,))
-        self._loop.run(self._inboxes.subscribe(inbox, subject, group), self.options.request_timeout)
+        inbox = Subscribed(self._registry, (subject,))
+        self._loop.run(
+            self._registry.subscribe(inbox, subject, group), self.options.request_timeout
+        )
         return inbox
 
     def listen(self, subjects: Sequence[str], group: str = "") -> Listener:
@@ -222,11 +221,11 @@ class Connection:
         A message that matches two of them comes twice. With a queue group it has its share. Raises `PermissionDenied`
         and `ConnectionFailed`.
         """
-        listener = Listener(self._inboxes, subjects)
+        listener = Listener(self._registry, subjects)
         try:
             for subject in listener.subjects:
                 self._loop.run(
-                    self._inboxes.subscribe(listener, subject, group), self.options.request_timeout
+                    self._registry.subscribe(listener, subject, group), self.options.request_timeout
                 )
             self.check(self.options.request_timeout)
             if listener.denied is not None:
@@ -236,12 +235,14 @@ class Connection:
             raise
         return listener
 
-    def check(self, timeout: float = SIGN_OF_LIFE) -> None:
+    def check(self, timeout: float | None = None) -> None:
         """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
 
-        Raises it at once while the connection is down.
+        Without `timeout` it has `timing.sign_of_life` seconds. Raises it at once while the
+        connection is down.
         """
-        self._loop.run(self._login.ping(timeout), timeout + 5)
+        seconds = self.timing.sign_of_life if timeout is None else timeout
+        self._loop.run(self._login.ping(seconds), seconds + 5)
 
     def wait(self, patience: float) -> None:
         """Wait until the connection is up. Raises `ConnectionFailed` after `patience` seconds."""
@@ -273,16 +274,7 @@ class Connection:
             await self._loop.finish(1)
         await self._login.close()
 
-    def _on_cut(self, message: str) -> None:
-        self._requests.cut(message)
-        self._inboxes.put_cut(message)
-
     def _on_denied(self, publishing: bool, subject: str) -> None:
         inboxes = f"{self.options.inbox_prefix}.>"
         text = f"the account may not subscribe to {inboxes} {advice.INBOX_PREFIX}"
-        trouble = PermissionDenied(text, subject=inboxes)
-        told = self._inboxes.put_denied(publishing, subject, trouble)
-        # What a listener asked for concerns no request, also when nobody listens any more.
-        for_replies = subject.startswith(f"{self.options.inbox_prefix.lower()}.")
-        if (publishing or for_replies) and not any(inbox.exclusive for inbox in told):
-            self._requests.denied(publishing, subject, trouble, elsewhere=bool(told))
+        self._registry.put_denied(publishing, subject, PermissionDenied(text, subject=inboxes))

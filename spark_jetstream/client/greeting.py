@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.socket_reader import SocketReader
 from spark_jetstream.errors import ProtocolError, printable
 from spark_jetstream.options import advice
-from spark_jetstream.protocol.server_info import checked_info
+from spark_jetstream.protocol.server_info import parsed_info
 
 Address = tuple[str, int]
 """Host or address, and port."""
@@ -21,13 +22,16 @@ _LONGEST_ERROR = (
 )
 _REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
 _MOST_LINES = 1000  # before the PONG; an honest server sends a few
-_QUIET = 1.0  # seconds that a server may be silent before it is asked
 _HINT = f"; one that begins with TLS needs {advice.TLS_FIRST}"
 _MONITORING = re.compile(rb'HTTP/.*"server_id":.*?"port": ?(\d{1,5})\b', re.DOTALL)
 _WEBSOCKET = re.compile(rb"HTTP/.*\nsec-websocket-version:", re.DOTALL | re.IGNORECASE)
 _MAY_PASS = re.compile(
     rb"-ERR|HTTP/\S+ 5|\s*$"
 )  # what a proxy says while the server behind it is away
+
+
+class NotEncrypted(ConnectionRefusedError):
+    """The server does not offer TLS, or not at once. An OSError, so that nats-py tries again."""
 
 
 class NotNats(ConnectionRefusedError):
@@ -66,18 +70,24 @@ async def answer_of(address: Address, patience: float) -> bytes:
 
 
 async def first_line(
-    reader: SocketReader, server: str, address: Address, patience: float, *, plain: bool
+    reader: SocketReader,
+    server: str,
+    address: Address,
+    patience: float,
+    *,
+    plain: bool,
+    quiet: float,
 ) -> bytes:
-    """Return the first line of a server (host:port). Raises `NotNats` if it says nothing within `patience` seconds.
+    """Return the first line of a server (host:port).
 
-    A NATS server speaks first, most others wait for a request: a silent one is asked what it is, unless TLS has begun.
+    A NATS server speaks first, most others wait for a request. A server that is silent for `quiet`
+    seconds is asked what it is, unless TLS has begun. Raises `NotNats` if it says nothing within
+    `patience` seconds.
     """
-    deadline, line = (
-        Deadline(0.9 * patience),
-        asyncio.ensure_future(reader.readline()),
-    )  # before nats-py gives up
+    deadline = Deadline(0.9 * patience)  # before nats-py gives up
+    line = asyncio.ensure_future(reader.readline())
     try:
-        await asyncio.wait([line], timeout=min(_QUIET, patience / 4))
+        await asyncio.wait([line], timeout=min(quiet, patience / 4))
         if plain and not line.done():
             answer = await answer_of(address, deadline.left / 2)
             if not line.done() and answer[:4] not in (b"", b"INFO"):
@@ -93,31 +103,35 @@ async def first_line(
 
 
 class Greeting:
-    """Reads the lines with which a connection begins, for nats-py, which knows only INFO and then PONG or -ERR.
+    """Reads the lines with which a connection begins, for nats-py.
 
-    `send` sends bytes to the server. `learn` is called with each INFO after the first one.
+    nats-py knows only INFO and then PONG or -ERR. `send` sends bytes to the server. `learn` is
+    called with each line of an INFO after the first one, and may raise `ProtocolError`.
     """
 
     def __init__(
         self,
         server: str,
         send: Callable[[bytes], Awaitable[None]],
-        learn: Callable[[bytes], Awaitable[None]],
+        learn: Callable[[bytes], None],
     ) -> None:
         self._server = server  # host:port
         self._send = send
         self._learn = learn
         self.greeted = False  # INFO was read; the answer to the login follows
 
-    def check(self, line: bytes, *, plain: bool = False) -> bytes:
-        """Return the first line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
+    def check(self, line: bytes, *, plain: bool = False) -> dict[str, Any]:
+        """Return the INFO in the first line, which is `plain` before TLS.
+
+        Raises `NotNats` for another line.
+        """
         if not line:
             raise NotNats(f"the server closed the connection{_HINT if plain else ''}")
         if not line.startswith(b"INFO"):
             raise not_nats(self._server, line)
         self.greeted = True
         try:
-            return checked_info(line, first=True)
+            return parsed_info(line, first=True)
         except ProtocolError as error:
             raise NotNats(str(error)) from error
 
@@ -152,16 +166,19 @@ class Greeting:
             await self._send(b"PONG\r\n")
         elif line.startswith(b"INFO"):
             try:
-                await self._learn(line)
+                self._learn(line)
             except ProtocolError as error:
                 raise NotNats(str(error)) from error
         elif not line.startswith(b"+OK"):
             raise NotNats(f"the server sent {line[:40]!r} in place of PONG")
 
 
+def error_of(line: bytes) -> str:
+    """Return the text of a line with -ERR: printable, and not endlessly long."""
+    text = line[len(b"-ERR") : _LONGEST_ERROR].decode("utf-8", "replace")
+    return printable(text.strip().strip("'")) or "no reason was given"
+
+
 def plain_error(line: bytes) -> bytes:
-    """A line with -ERR in the form in which nats-py reads it, without control characters, and not for ever long."""
-    text = printable(
-        line[len(b"-ERR") : _LONGEST_ERROR].decode("utf-8", "replace").strip().strip("'")
-    )
-    return f"-ERR '{text or 'no reason was given'}'\r\n".encode()
+    """Return a line with -ERR in the form in which nats-py reads it."""
+    return f"-ERR '{error_of(line)}'\r\n".encode()

@@ -1,23 +1,16 @@
-"""Inboxes: subscriptions that receive the replies to pull requests and to publishes, in bulk; and their registry."""
+"""Inboxes: subscriptions that receive the replies to pull requests and to publishes, in bulk."""
 
 from __future__ import annotations
 
-import contextlib
-import email.message
-import enum
 import queue
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import TypeVar
 
 import nats.errors
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
-from spark_jetstream.client import nats_py
-from spark_jetstream.client.login import Login
-from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.reasons import error_text
+from spark_jetstream.client.registry import Carries, Event, Registry
 from spark_jetstream.errors import (
     ConnectionFailed,
     ConsumerLost,
@@ -25,12 +18,11 @@ from spark_jetstream.errors import (
     PermissionDenied,
     ProtocolError,
 )
-from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Status
 
 Pairs = Sequence[tuple[str, str]]
 """Headers: each name with a value; a name may be repeated."""
 _Own = TypeVar("_Own", bound="Inbox")
-_Event = Frames | Status | ApiReply | JetStreamError
 
 MOST_WAITING = 96 << 20
 """Bytes of memory that may wait in an inbox beside what its reader expects: a limit for servers that send more than was
@@ -38,14 +30,6 @@ requested. The largest message has as many."""
 _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
 _SMALL = 4  # where much waits, messages that are less than this part of the memory they came into get their own
-
-
-class Carries(enum.Enum):
-    """What comes to an inbox, and how it is read."""
-
-    ANSWERS = "messages of consumers as `Frames`; what has no reply subject as `Status`, or `ApiReply` without headers"
-    MESSAGES = "answers to Direct Gets, which have no reply subject, and other messages: all of them as `Frames`"
-    REPLIES = "replies to what `Inbox.send` sends: all of them as `Frames`"
 
 
 class Inbox:
@@ -56,10 +40,12 @@ class Inbox:
     has thirteen attributes because two threads use it, the loop's and the reader's, and each counts what it does.
     """
 
-    exclusive: ClassVar[bool] = False
+    exclusive: bool = False
     """Whether a refused subscription of the inbox concerns no other inbox and no request."""
 
-    def __init__(self, registry: Inboxes, subject: str, carries: Carries = Carries.ANSWERS) -> None:
+    def __init__(
+        self, registry: Registry, subject: str, carries: Carries = Carries.ANSWERS
+    ) -> None:
         self.subject = subject
         self.carries = carries
         self.pace = 0.0
@@ -68,7 +54,7 @@ class Inbox:
         self.generation = registry.login.reconnects
         """The login whose connection the inbox uses: of the time when it was made, or last resumed."""
         self._registry = registry
-        self._events: queue.SimpleQueue[tuple[_Event, int]] = (
+        self._events: queue.SimpleQueue[tuple[Event, int]] = (
             queue.SimpleQueue()
         )  # each with its bytes of memory
         self._most_bytes = MOST_WAITING  # that may wait in `_events`
@@ -85,24 +71,11 @@ class Inbox:
     ) -> None:
         """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`.
 
-        Without a token it asks for no answer. What is published in a row goes out in this order, most often in one
-        write.
+        Without a token it asks for no answer. What is published in a row goes out in this order.
         """
         self._published.add(subject)
         reply = "" if token is None else f"{self.subject}.{token}"
-        lines: Any = (
-            email.message.Message() if headers else None
-        )  # nats-py wants `items`, which may repeat a name
-        for name, value in headers:
-            lines[name] = value
-
-        async def publish() -> None:
-            try:
-                await self._registry.login.client.publish(subject, payload, reply, lines)
-            except (nats.errors.Error, OSError) as error:
-                self.put(ConsumerLost(f"a request could not be sent: {error_text(error)}"))
-
-        self._registry.loop.start_soon(publish())
+        self._registry.loop.soon(self._publish, subject, payload, reply, headers)
 
     def token(self, answer: Status | ApiReply) -> str:
         """Return the token of the request that is answered."""
@@ -170,7 +143,7 @@ class Inbox:
 
     def close(self) -> None:
         """Unsubscribe. What comes later is dropped."""
-        self._registry.loop.start_soon(self._registry.unsubscribe(self))
+        self._registry.loop.soon(self._registry.remove, self)
 
     def __enter__(self: _Own) -> _Own:
         return self
@@ -180,7 +153,13 @@ class Inbox:
 
     # On the loop's thread
 
-    def put(self, event: _Event) -> None:
+    def _publish(self, subject: str, payload: bytes, reply: str, headers: Pairs) -> None:
+        try:
+            self._registry.login.publish(subject, payload, reply, headers)
+        except (nats.errors.Error, OSError, ValueError) as error:
+            self.put(ConsumerLost(f"a request could not be sent: {error_text(error)}"))
+
+    def put(self, event: Event) -> None:
         """Let `get` hand this out or raise it, unless too much waits already."""
         if self._full:
             return
@@ -198,7 +177,7 @@ class Inbox:
             )
         self._events.put((event, size))
 
-    def _memory_of(self, event: _Event) -> int:
+    def _memory_of(self, event: Event) -> int:
         """About how many bytes an event keeps; a buffer that several events share counts once."""
         if isinstance(event, ApiReply):
             return _EVENT + len(event.payload)
@@ -257,83 +236,3 @@ def _apart(frames: Frames) -> Frames:
         return frames
     begin, line_end = frames.begin - first, frames.line_end - first
     return replace(frames, data=frames.data[first:end], begin=begin, line_end=line_end)
-
-
-class Inboxes:
-    """The registry of a connection's inboxes: their subscriptions, what comes for them, and what they send."""
-
-    def __init__(self, login: Login, loop: Loop) -> None:
-        self.scanner = Scanner()
-        """Collects the messages of each subscription that is open."""
-        self.login = login
-        self.loop = loop
-        self._open: dict[
-            int, tuple[Inbox, Subscription]
-        ] = {}  # by the subscription's number on the wire
-
-    # On the loop's thread
-
-    async def subscribe(self, inbox: Inbox, subject: str, group: str = "") -> None:
-        """Let an inbox have what comes at a subject, or its share in a queue group. Raises `ConnectionFailed`."""
-
-        async def drop(message: Msg) -> None:
-            """What came before the scanner knew the subscription."""
-
-        try:
-            subscription = await self.login.client.subscribe(subject, group, cb=drop)
-        except (nats.errors.Error, OSError) as error:
-            raise ConnectionFailed(f"cannot subscribe to {subject}: {error_text(error)}") from None
-        sid = nats_py.number_of(subscription)
-        self._open[sid] = inbox, subscription
-        self.scanner.collect.add(sid)
-        if inbox.carries is not Carries.ANSWERS:
-            self.scanner.whole.add(sid)
-
-    async def unsubscribe(self, inbox: Inbox) -> None:
-        """End the subscriptions of an inbox."""
-        for sid, subscription in [
-            (sid, sub) for sid, (other, sub) in self._open.items() if other is inbox
-        ]:
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await subscription.unsubscribe()
-            # The scanner still reads, and drops, what the server has sent before.
-            self._open.pop(sid, None)
-            self.scanner.collect.discard(sid)
-            self.scanner.whole.discard(sid)
-
-    def deliver(self, event: Frames | Status | ApiReply) -> None:
-        """Hand on what the scanner has read."""
-        known = self._open.get(event.sid)
-        if known is not None:
-            known[0].put(event)
-
-    def pace(self) -> float:
-        """Return the seconds between two reads: the fewest that an inbox asks for, 0 if none does."""
-        return min((inbox.pace for inbox, _ in self._open.values() if inbox.pace), default=0.0)
-
-    def put_cut(self, message: str) -> None:
-        """Let each inbox know that the connection was cut."""
-        for inbox, _ in self._open.values():
-            inbox.put_cut(message)
-
-    def put_denied(self, publishing: bool, subject: str, trouble: PermissionDenied) -> list[Inbox]:
-        """Let inboxes know of a refused publish or subscription; return those that it concerns.
-
-        That of a listener concerns no other inbox.
-        """
-        told: list[Inbox] = []
-        for exclusive in (True, False):
-            inboxes = [inbox for inbox, _ in self._open.values() if inbox.exclusive is exclusive]
-            told = told or [
-                inbox for inbox in inboxes if inbox.put_denied(publishing, subject, trouble)
-            ]
-        return told
-
-    def write(self, inbox: Inbox, frames: memoryview, generation: int) -> None:
-        """Send frames over the login of this generation, or let the inbox know that it is gone."""
-        if self.login.is_up and generation == self.login.reconnects:
-            if sending := self.login.client.send(frames):
-                self.loop.start(sending)
-        else:
-            servers = self.login.options.display_servers
-            inbox.put_cut(f"the connection to {servers} was cut, nothing was sent")

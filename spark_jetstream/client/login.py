@@ -1,6 +1,7 @@
-"""The login of a connection: made, refused, cut, and made again. Everything here runs on the event loop's thread.
+"""The login of a connection: made, refused, cut, and made again. On the event loop's thread.
 
-A connection is in one of four states. nats-py makes the attempts, and what it calls back moves the connection on:
+A connection is in one of four states. nats-py makes the attempts, and its callbacks move the
+connection on:
 
 | state   | what holds then      | what ends it                                                               |
 |---------|----------------------|----------------------------------------------------------------------------|
@@ -9,11 +10,11 @@ A connection is in one of four states. nats-py makes the attempts, and what it c
 | down    | nats-py tries on     | a login: up, and `reconnects` is one more; a reason that is final: ended   |
 | ended   | `client.is_closed`   | nothing; the pool opens another connection                                 |
 
-Final is a refusal by each server, once refusals have lasted `_REFUSED_FOR` seconds: a server that restarts, or reloads
-its configuration, refuses logins for less. A server that is down may accept the login. Before the first login a refusal
-by each that is up is final at once, unless the caller waits for the end of an outage. An answer that is not NATS is a
-refusal; but a proxy for WebSocket gives one while the server behind it is away, so a caller that waits goes on. Where
-no server is starting, closed ports or unknown hosts of all servers are final as well.
+Final is a refusal by each server, once refusals have lasted `Timing.refused_for`. A server that is
+down may accept the login. Before the first login a refusal by each that is up is final at once,
+unless the caller waits for the end of an outage. An answer that is not NATS is a refusal; but a
+proxy for WebSocket gives one while the server behind it is away, so a caller that waits goes on.
+Where no server is starting, closed ports or unknown hosts of all servers are final as well.
 """
 
 from __future__ import annotations
@@ -25,67 +26,114 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import nats.errors
 
-from spark_jetstream.client import nats_py
-from spark_jetstream.client.auth import connect_arguments
+from spark_jetstream.client import refusals
+from spark_jetstream.client.auth import connect_arguments, login_fields
 from spark_jetstream.client.deadline import Deadline, share
 from spark_jetstream.client.loop import Loop
-from spark_jetstream.client.nats_py import LastingClient
+from spark_jetstream.client.nats_py import new_client
 from spark_jetstream.client.reasons import error_text, nowhere
+from spark_jetstream.client.server import ServerState
+from spark_jetstream.client.server_pool import ServerPool
+from spark_jetstream.client.tcp import TcpWire
+from spark_jetstream.client.timing import Timing
+from spark_jetstream.client.websocket import WebSocketWire
+from spark_jetstream.client.wire import Wire
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, ProtocolError, WrongServer
 from spark_jetstream.options import ConnectionOptions, advice
+from spark_jetstream.protocol import commands
 from spark_jetstream.protocol.conventions import CONNECTION
 from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
+from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN = 0.01  # seconds
-_REFUSED_FOR = 5.0  # seconds
-_SHARE = 0.9  # of `connect_timeout` for an attempt
+_MOST_UNSENT = 2 << 20  # bytes that may wait for the end of an outage
+_OURS = ("user_credentials", "nkeys_seed_str")
+"""Arguments of a login that the wire adds: files may be renewed, and nats-py reads them once."""
+_TROUBLE = (nats.errors.Error, OSError, asyncio.TimeoutError)
+"""The errors of nats-py for an attempt to connect."""
+
+
+class Subscriptions(Protocol):
+    """What is subscribed over a connection, as its login sees it."""
+
+    scanner: Scanner
+
+    def deliver(self, event: Frames | Status | ApiReply) -> None:
+        """Hand on what the scanner has read."""
+
+    def pace(self) -> float:
+        """Return the seconds between two reads."""
+
+    def renew(self) -> bytes:
+        """Return the lines that subscribe over a new connection."""
+
+    def put_cut(self, message: str) -> None:
+        """Hear that the connection was cut."""
 
 
 class Login:
-    """The login of one client.
+    """The login of one connection: its client, its wire, and what has failed since the last login.
 
-    `cut` is called with the reason when the connection is lost; `denied` with whether a publish (or else a
-    subscription) is not permitted, and with its subject in lower case. Of its thirteen attributes five are given, and
-    the others are one account: of the logins, and of what has failed since the last one.
+    `serve` completes it: the subscriptions know their login too.
     """
 
-    def __init__(
-        self,
-        options: ConnectionOptions,
-        loop: Loop,
-        cut: Callable[[str], None],
-        denied: Callable[[bool, str], None],
-    ) -> None:
+    def __init__(self, options: ConnectionOptions, timing: Timing, loop: Loop) -> None:
         self.options = options
-        self.client: LastingClient  # set once, by `Connection`
+        self.timing = timing
+        self.server = ServerState()
         self.reconnects = 0  # logins but the first
+        self.attempted: Any = None  # the URL of the server of the last attempt
+        self.wire: Wire
         self._loop = loop
-        self._cut = cut
-        self._denied = denied
+        self._subscriptions: Subscriptions
+        self._denied: Callable[[bool, str], None]
+        self._given: dict[str, Any] = {}  # the arguments of the last attempt
+        self._read_files: Callable[[], dict[str, Any]] = dict
         # What is final: `open` says so for the time before the first login.
-        self._tolerance = _REFUSED_FOR  # seconds that refusals must have lasted
+        self._tolerance = timing.refused_for  # seconds that refusals must have lasted
         self._starting = True  # whether closed ports may be those of servers that start
-        self._logged_in = (
-            False  # set by a login, cleared by a cut; nats-py knows of a cut before it calls back
-        )
-        self._final: asyncio.Future[JetStreamError] = (
-            loop.loop.create_future()
-        )  # why no login can succeed any more
-        self._refusals: dict[
-            Any, tuple[float, JetStreamError]
-        ] = {}  # of each server, the first since the last login
-        self._closed_ports = (
-            0  # attempts in a row to reach a port where nothing listens, or a host that is unknown
-        )
-        self._last_error: Exception | None = (
-            None  # since the last login: the reason in errors about the connection
-        )
+        # Set by a login, cleared by a cut; nats-py knows of a cut before it calls back.
+        self._logged_in = False
+        self._ended = False  # nobody wants the connection any more
+        # Why no login can succeed any more.
+        self._final: asyncio.Future[JetStreamError] = loop.loop.create_future()
+        # The first refusal of each server since the last login.
+        self._refusals: dict[Any, tuple[float, JetStreamError]] = {}
+        # Attempts in a row to reach a port where nothing listens, or a host that is unknown.
+        self._closed_ports = 0
+        # Since the last login: the reason in errors about the connection.
+        self._last_error: Exception | None = None
+        self._unsent: list[bytes] = []  # published during an outage
+
+    def serve(self, subscriptions: Subscriptions, denied: Callable[[bool, str], None]) -> None:
+        """Serve these subscriptions. To be called once, before `open`.
+
+        `denied` is called with whether the server refuses a publish (or else a subscription), and
+        with its subject in lower case.
+        """
+        self._subscriptions = subscriptions
+        self._denied = denied
+        scanner, deliver = subscriptions.scanner, subscriptions.deliver
+        if self._over_websocket:
+            self.wire = WebSocketWire(self, scanner, deliver)
+        else:
+            self.wire = TcpWire(self.options, self, scanner, deliver, subscriptions.pace)
+        self.client = new_client(self.wire)
+        self._servers = ServerPool(self.options.servers, self.client)
+
+    @property
+    def _over_websocket(self) -> bool:
+        return self.options.servers[0].startswith("ws")
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection was closed, or nats-py has given it up."""
+        return self._ended or self.client.is_closed
 
     @property
     def is_up(self) -> bool:
@@ -100,28 +148,15 @@ class Login:
         self._starting = starting
         if patience <= seconds:  # the caller does not wait for the end of an outage
             self._tolerance = 0.0
-        # An attempt leaves time for its error. A silent server also leaves time for the others. One that has greeted
-        # has the whole time, because an authorization callout may take some.
-        self.client.wire.most = _SHARE * seconds
-        self.client.wire.patience = _SHARE * share(seconds, len(self.options.servers))
-        self.client.read_login = functools.partial(
-            connect_arguments, self.options, resolve=find_file
-        )
-        attempt = asyncio.ensure_future(
-            self.client.connect(
-                servers=list(self.options.servers),
-                name=CONNECTION,
-                connect_timeout=seconds,  # type: ignore[arg-type]  # a float will do
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.25,  # type: ignore[arg-type]
-                ping_interval=20,
-                error_cb=self._on_error,
-                disconnected_cb=self._on_disconnected,
-                reconnected_cb=self._on_reconnected,
-                closed_cb=self._on_disconnected,
-                **self.client.read_login(),
-            )
-        )
+        # An attempt leaves time for its error. A silent server also leaves time for the others. One
+        # that has greeted has the whole time, because an authorization callout may take some.
+        part = self.timing.attempt_share
+        self.wire.most = part * seconds
+        self.wire.patience = part * share(seconds, len(self.options.servers))
+        self._read_files = functools.partial(connect_arguments, self.options, resolve=find_file)
+        self._given = self._read_files()
+        login_fields(self._given, "")  # raises for a missing library before a server is asked
+        attempt = asyncio.ensure_future(self._connect(seconds))
         try:
             either: set[asyncio.Future[Any]] = {attempt, self._final}
             await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -134,27 +169,55 @@ class Login:
                 )
             try:
                 await attempt
-            except (nats.errors.Error, OSError, asyncio.TimeoutError, *nats_py.TROUBLE) as error:
+            except _TROUBLE as error:
                 raise ConnectionFailed(
                     f"cannot connect to {self.options.display_servers} {advice.SERVERS}: {error_text(error)}"
                 ) from None
             self._accepted()
             await self._learn_limit()
         except BaseException:
-            self.client.ended = True
+            self._ended = True
             attempt.cancel()
-            with contextlib.suppress(
-                asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE
-            ):
+            with contextlib.suppress(asyncio.CancelledError, *_TROUBLE):
                 await attempt
             await self.close()
             raise
 
+    async def _connect(self, seconds: float) -> None:
+        """Let nats-py try until a server has accepted the login."""
+        given = {name: value for name, value in self._given.items() if name not in _OURS}
+        await self.client.connect(
+            servers=list(self.options.servers),
+            name=CONNECTION,
+            connect_timeout=seconds,  # type: ignore[arg-type]  # a float will do
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=self.timing.between_attempts,  # type: ignore[arg-type]
+            ping_interval=self.timing.ping_interval,  # type: ignore[arg-type]
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            closed_cb=self._on_disconnected,
+            **given,
+        )
+
     async def close(self) -> None:
-        """Close the connection for good."""
+        """Close the connection for good.
+
+        nats-py forgets the wire of a refused login (test_a_wrong_login), and waits for a peer that
+        takes nothing before it lets anybody know
+        (test_a_closed_connection_is_gone_whatever_its_peer_takes).
+        """
+        self._ended = True
+        self._unsent.clear()
+        goodbye = self.timing.goodbye
+        giving_up = asyncio.get_running_loop().call_later(goodbye, self.wire.abort)
         # nats-py waits for a task of its own, which it may have cancelled.
         with contextlib.suppress(nats.errors.Error, OSError, asyncio.CancelledError):
-            await self.client.close()
+            try:
+                await self.client.close()
+            finally:
+                giving_up.cancel()
+                self.wire.end()
 
     async def wait(self, patience: float) -> None:
         """Wait until the connection is up. Raises `ConnectionFailed` after `patience` seconds."""
@@ -171,7 +234,7 @@ class Login:
                     f"the connection to {self.options.display_servers} was lost and not made again within "
                     f"{patience:g} s{self._reason()}"
                 )
-            await asyncio.sleep(deadline.within(_LOOK_AGAIN))
+            await asyncio.sleep(deadline.within(self.timing.look_again))
 
     async def ping(self, timeout: float) -> None:
         """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
@@ -184,20 +247,39 @@ class Login:
                 f"the connection to {self.options.display_servers} is down{self._reason()}"
             )
         try:
-            self.client.push()
-            # Not `flush`, which may send nothing: test_nothing_is_confirmed_during_an_outage
-            await self.client.rtt(timeout=max(1, round(timeout)))
-        except (nats.errors.Error, asyncio.TimeoutError, OSError) as error:
+            # A busy machine may need a second, however short the caller's time is.
+            await self.wire.ping(max(1.0, timeout))
+        except _TROUBLE as error:
             if self.is_up:
                 self._logged_in = False
-                self.client.abort()
+                self.wire.abort()
                 await self.client.force_reconnect()
             raise ConnectionFailed(
                 f"the NATS server at {self.options.display_servers} does not answer"
             ) from error
 
+    def publish(
+        self, subject: str, payload: bytes, reply: str = "", headers: commands.Pairs = ()
+    ) -> None:
+        """Publish a message, which waits for the next login while the connection is down.
+
+        Raises `ValueError` for a subject or header that no server accepts, and an error of nats-py
+        for a message that is too large or a connection that was closed.
+        """
+        frame = commands.publish(subject, payload, reply, headers)
+        if len(payload) > self.server.info.get("max_payload", 0):
+            raise nats.errors.MaxPayloadError
+        if self.is_up:
+            self.wire.send(frame)
+        elif self.closed:
+            raise nats.errors.ConnectionClosedError
+        elif sum(map(len, self._unsent)) + len(frame) > _MOST_UNSENT:
+            raise nats.errors.OutboundBufferLimitError
+        else:
+            self._unsent.append(frame)
+
     async def _learn_limit(self) -> None:
-        """Ping the server: its answer comes after the limit of the account (`LastingClient.most_bytes`)."""
+        """Ping the server: its answer comes after the limit of the account (`ServerState.most_bytes`)."""
         with contextlib.suppress(ConnectionFailed):
             await self.ping(self.options.request_timeout)
 
@@ -208,73 +290,143 @@ class Login:
             return (subject,)
         return subject, rest if rest.startswith("$KV.") else f"{DEFAULT_PREFIX}.{rest}"
 
-    def complain(self, error: ProtocolError) -> None:
-        """Note that the server's bytes are malformed; the connection is cut next."""
-        self._last_error = error
-
     def _reason(self) -> str:
         for _, refusal in self._refusals.values():  # which says more than a server that is down
             return f": {refusal}"
         if self._last_error is None:
             return ""
-        return f": {nats_py.refusal(self._last_error, self.client, self.options) or error_text(self._last_error)}"
+        return f": {self._refusal(self._last_error) or error_text(self._last_error)}"
+
+    def _refusal(self, error: Exception) -> JetStreamError | None:
+        """Return the error for a refused connection that an error stands for, if it does."""
+        return refusals.refusal(error, self.options, self._given, self.server.info)
 
     def _accepted(self) -> None:
         self._last_error = None
         self._refusals.clear()
-        self._tolerance, self._starting = _REFUSED_FOR, True
+        self._tolerance = self.timing.refused_for
+        self._starting = True
         self._logged_in = True
+
+    # Called by the wire: see `wire.Owner`
+
+    def begin(self, uri: Any) -> dict[str, Any]:
+        """Note an attempt to log in; return who logs in."""
+        self.attempted = uri
+        self.check_wanted()
+        if self.client.is_reconnecting:
+            # Files with credentials, keys and certificates may have been renewed. nats-py counts an
+            # error as a failed attempt: test_a_login_that_is_withdrawn_or_renewed.
+            self._given = self._read_files()
+        return self._given
+
+    def check_wanted(self) -> None:
+        """End the task that connects if nobody wants the connection any more.
+
+        It was cancelled, but before Python 3.12 `asyncio.wait_for` loses a cancellation that comes
+        together with its result (test_a_closed_connection_logs_in_no_more,
+        test_an_attempt_that_is_given_up_ends).
+        """
+        if self._ended:
+            self.wire.end()
+            raise asyncio.CancelledError
+
+    def greet(self, info: dict[str, Any]) -> None:
+        """Note the first INFO of a connection."""
+        self.server.greet(info)
+        self._servers.learn(info, self.attempted)
+
+    def learn(self, info: dict[str, Any]) -> None:
+        """Note another INFO."""
+        self.server.learn(info)
+        self._servers.learn(info, self.attempted)
+
+    def confirm(self) -> None:
+        """Note that the server has answered a ping."""
+        self.server.confirm()
+
+    def complain(self, error: ProtocolError) -> None:
+        """Note that the server's bytes are malformed; the connection is cut next."""
+        self._last_error = error
+
+    def hear(self, text: str) -> bool:
+        """Note an error that the server sent; return whether the connection goes on.
+
+        The client connects again when the server ends its login, or has too many connections:
+        another server of the cluster may still accept it.
+        """
+        self._note_error(nats.errors.Error(f"nats: {text}"))
+        if refusals.ends_nothing(text):
+            return True
+        if not refusals.may_pass(text):
+            self._loop.start(self.close())
+        return False
 
     # Callbacks of nats-py
 
     async def _on_error(self, error: Exception) -> None:
+        self._note_error(error)
+
+    async def _on_disconnected(self) -> None:
+        self._logged_in = False
+        servers = self.options.display_servers
+        self._subscriptions.put_cut(f"the connection to {servers} was cut{self._reason()}")
+
+    async def _on_reconnected(self) -> None:
+        self.reconnects += 1
+        # In this order: what was published may be answered at a subscription.
+        if frames := b"".join((self._subscriptions.renew(), *self._unsent)):
+            self.wire.send(frames)
+        self._unsent.clear()
+        self._accepted()
+        self._loop.start(self._learn_limit())
+
+    # What is final
+
+    def _note_error(self, error: Exception) -> None:
+        """Note why an attempt has failed or the connection ends, and what the server refuses."""
         self._last_error = error
-        refusal = nats_py.refusal(error, self.client, self.options)
+        refusal = self._refusal(error)
         if refusal is None:
             log.info("NATS connection: %s", error_text(error))
         else:
             self._on_refused(refusal)
-        if denied := nats_py.denied(error):
+        if denied := refusals.denied(str(error)):
             self._denied(*denied)
-        closed = nowhere(error)
+        self._count_closed_port(nowhere(error))
+
+    def _count_closed_port(self, closed: str) -> None:
+        """Count an attempt that has found no server, for the reason `closed`; "" begins anew."""
         self._closed_ports = self._closed_ports + 1 if closed else 0
-        if (
-            not self._starting
-            and not self._final.done()
-            and self._closed_ports >= len(self.client.servers)
-        ):
+        each = self._closed_ports >= len(self.client.servers)
+        if each and not self._starting and not self._final.done():
+            servers = self.options.display_servers
             self._final.set_result(
                 ConnectionFailed(
-                    f"no NATS server could be reached at {self.options.display_servers} {advice.SERVERS}: {closed}"
+                    f"no NATS server could be reached at {servers} {advice.SERVERS}: {closed}"
                 )
             )
 
     def _on_refused(self, refusal: JetStreamError) -> None:
-        """Count a refused login. The first one counts: it may say that the server ended a login, and why."""
+        """Count a refused login.
+
+        The first one of a server counts: it may say that the server ended a login, and why.
+        """
         log.info("%s", refusal)
-        if (
-            self._tolerance
-            and isinstance(refusal, WrongServer)
-            and self.options.servers[0].startswith("ws")
-        ):
-            return  # a proxy for WebSocket answers with any status while the server behind it is away
-        again = self.client.attempted in self._refusals
-        self._refusals.setdefault(self.client.attempted, (time.monotonic(), refusal))
+        if self._tolerance and self._over_websocket and isinstance(refusal, WrongServer):
+            # A proxy answers with any status while the server behind it is away.
+            return
+        again = self.attempted in self._refusals
+        self._refusals.setdefault(self.attempted, (time.monotonic(), refusal))
         began, first = next(iter(self._refusals.values()))
-        # Who waits for no outage needs no answer of a server that is down: it had its turn between two of this one.
-        by_each = self._refusals.keys() >= {*self.client.servers} or (again and not self._tolerance)
-        if self._final.done() or not by_each or time.monotonic() - began < self._tolerance:
+        # A caller that does not wait for outages need not hear from servers that are down; each was
+        # tried between two attempts at this one.
+        enough = again and not self._tolerance
+        by_each = self._refusals.keys() >= {*self.client.servers}
+        lasted = time.monotonic() - began >= self._tolerance
+        if self._final.done() or not lasted or not (by_each or enough):
             return
         self._final.set_result(first)
-        # Or nats-py would log in four times a second without end. The next `connect` opens a new connection.
+        # Or nats-py would log in four times a second without end. The next `connect` opens a new
+        # connection.
         self._loop.start(self.close())
-
-    async def _on_disconnected(self) -> None:
-        self._logged_in = False
-        self.client.fail_pings()
-        self._cut(f"the connection to {self.options.display_servers} was cut{self._reason()}")
-
-    async def _on_reconnected(self) -> None:
-        self.reconnects += 1
-        self._accepted()
-        self._loop.start(self._learn_limit())

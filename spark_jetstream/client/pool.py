@@ -11,10 +11,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.timing import TIMING, Timing
 from spark_jetstream.errors import ConnectionFailed
 from spark_jetstream.options import ConnectionOptions
 
-_LATE = 10.0  # seconds that an attempt may end later than it should
+timing: Timing = TIMING
+"""The times of connections that are made from now on."""
 _lock = threading.RLock()
 _pool: dict[ConnectionOptions, Connection] = {}
 _opening: dict[ConnectionOptions, Future[Connection]] = {}  # only these attempts add to the pool
@@ -59,7 +61,7 @@ def connect(
             async def make() -> Connection:
                 """It puts what it opens into the pool itself: who waits for it may have been interrupted."""
                 try:
-                    connection = Connection(options, loop)
+                    connection = Connection(options, loop, timing)
                     await connection.open(seconds, find_file, starting=starting)
                     with _lock:
                         if _opening.get(options) is opening:
@@ -79,11 +81,11 @@ def connect(
         known.wait(seconds)
         return known
     try:
-        return opening.result(seconds + _LATE)
+        return opening.result(seconds + timing.late)
     except concurrent.futures.CancelledError:
         problem = "was closed while it was opened"
     except concurrent.futures.TimeoutError:
-        problem = f"was not made within {seconds + _LATE:g} s"
+        problem = f"was not made within {seconds + timing.late:g} s"
         if mine:  # that of another may have more time
             opening.cancel()
     raise ConnectionFailed(f"the connection to {options.display_servers} {problem}")

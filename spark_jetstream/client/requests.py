@@ -21,9 +21,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ELECTION = 5.0
-"""Seconds. A server that woke up, and led, has by then heard its successor, or knows that nobody follows it."""
-
 Connect = Callable[[float], Connection]
 """Returns the connection of the process, and waits at most so many seconds for it. Raises `ConnectionFailed`."""
 
@@ -116,12 +113,12 @@ def stream_info(
 
 
 def settled_info(connection: Connection, name: str, context: str) -> StreamSummary:
-    """Return the state of a stream as no leader of former times says it; waits for `ELECTION`.
+    """Return the state of a stream as no leader of former times says it; waits for `Timing.election`.
 
     To be called before a loss is said. Raises what `stream_info` raises, and `ServerBusy` if the server that answers
     does not prove that a majority follows it.
     """
-    time.sleep(ELECTION)
+    time.sleep(connection.timing.election)
     state = stream_info(connection, name, context)
     if not state.followed:
         raise _busy(

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from spark_jetstream.client.inbox import Carries, Inbox, Inboxes, Pairs
+from spark_jetstream.client.inbox import Inbox, Pairs
+from spark_jetstream.client.registry import Carries, Registry
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.wire import ApiReply, Frames, Status
@@ -68,7 +69,7 @@ class Subscribed(Inbox):
 
     exclusive = True
 
-    def __init__(self, registry: Inboxes, subjects: Sequence[str]) -> None:
+    def __init__(self, registry: Registry, subjects: Sequence[str]) -> None:
         super().__init__(registry, subjects[0], Carries.MESSAGES)
         self.subjects = tuple(subjects)
         self.answered = ""
@@ -96,7 +97,7 @@ class Listener(Subscribed):
     of its own, because it drops messages where an inbox fails.
     """
 
-    def __init__(self, registry: Inboxes, subjects: Sequence[str]) -> None:
+    def __init__(self, registry: Registry, subjects: Sequence[str]) -> None:
         super().__init__(registry, subjects)
         self._waiting: queue.SimpleQueue[_Heard] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of the two numbers below

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,7 +26,17 @@ _VERSION = re.compile(rf"({_NUMBER}\.{_NUMBER}\.{_NUMBER})(?:[-+][0-9A-Za-z.+-]*
 
 
 def checked_info(line: bytes, *, first: bool = False) -> bytes:
-    """Return an INFO line that nats-py may read, with at most `MOST_URLS` URLs of other servers.
+    """Return an INFO line that nats-py may read, as `parsed_info` checks it."""
+    return info_line(parsed_info(line, first=first))
+
+
+def info_line(info: Mapping[str, Any]) -> bytes:
+    """Return the line of an INFO with these fields."""
+    return b"INFO %s\r\n" % json.dumps(info).encode()
+
+
+def parsed_info(line: bytes, *, first: bool = False) -> dict[str, Any]:
+    """Return the fields of an INFO line, with at most `MOST_URLS` URLs of other servers.
 
     The `first` one of a connection must have version and payload limit. Raises `ProtocolError` for
     a field of a wrong type.
@@ -46,7 +56,7 @@ def checked_info(line: bytes, *, first: bool = False) -> bytes:
         info["version"] = _VERSION.sub(r"\1", info["version"])
     if info.get("connect_urls"):
         info["connect_urls"] = info["connect_urls"][:MOST_URLS]
-    return b"INFO %s\r\n" % json.dumps(info).encode()
+    return info
 
 
 def _is_text(value: Any) -> bool:

@@ -7,12 +7,11 @@ No socket, no clock, no logging. What the server sends is a chain of lines and m
     INFO {...}\r\n   PING\r\n   PONG\r\n   +OK\r\n   -ERR '...'\r\n
 
 A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where
-the chain of lengths says so. docs/architecture.md says how `Scanner` checks it ("Why nats-py's
-parser is replaced").
+the chain of lengths says so. docs/architecture.md says how `Scanner` checks it ("What nats-py
+does, and what it does not").
 
 Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see
-`columns.py`), `Status` and `ApiReply`; everything else comes out as the bytes it was, in its place,
-for the client library's own parser.
+`columns.py`), `Status` and `ApiReply`; everything else comes out as the bytes it was, in its place.
 """
 
 from __future__ import annotations
@@ -172,12 +171,14 @@ class Scanner:
 
     `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner
     may change it between two calls of `read`. Those in `whole` as well have neither statuses nor
-    replies: all their messages are `Frames`.
+    replies: all their messages are `Frames`. Those in `responses` as well receive the answers of
+    services: `ApiReply` without headers, and `Frames` with them.
     """
 
     def __init__(self) -> None:
         self.collect: set[int] = set()
         self.whole: set[int] = set()
+        self.responses: set[int] = set()
         self._mean = (
             0  # bytes of a frame in the last run, which choose between walking and reading in bulk
         )
@@ -200,9 +201,45 @@ class Scanner:
                 events.append(piece)
             else:
                 self._mean = max(1, (int(piece.end) - int(piece.begin[0])) // len(piece.begin))
-                events.extend(_events(data, piece, self.collect, self.whole))
+                events.extend(self._split(data, piece))
         incoming.use(used, _needed(data, used, end))
         return events
+
+    def _split(self, data: bytearray, run: _FrameRun) -> Iterator[Event]:
+        """Split a run by subscription.
+
+        Statuses and replies of collected subscriptions come one by one, messages of others as
+        their bytes.
+        """
+        collect, whole = self.collect, self.whole
+        replies = _replies(data, run) if len(run.begin) <= _FEW else None
+        if replies is not None and whole.isdisjoint(reply.sid for _, reply in replies):
+            yield from (reply if reply.sid in collect else frame for frame, reply in replies)
+            return
+        sid, frames = _tokenize(data, run)
+        if not collect:
+            yield bytes(data[int(run.begin[0]) : run.end])
+            return
+        wanted = _among(sid, collect)
+        message = frames.reply_dots >= 0
+        if whole:
+            message |= _among(sid, whole)
+        if wanted.all() and message.all() and (sid == sid[0]).all():
+            yield replace(frames, sid=int(sid[0]))
+            return
+        if self.responses:
+            message |= _among(sid, self.responses) & (frames.head > 0)
+        key = np.where(wanted, sid * 2 + message, -1)
+        cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
+        for first, last in pairwise(cuts):
+            part = frames[first:last]
+            if key[first] < 0:
+                yield bytes(data[int(part.begin[0]) : int(part.line_end[-1] + part.size[-1] + 2)])
+            elif message[first]:
+                yield replace(part, sid=int(sid[first]))
+            else:
+                for index in range(len(part)):
+                    yield _answer(part[index : index + 1], int(sid[first]))
 
 
 @dataclass(frozen=True)
@@ -353,36 +390,6 @@ def _needed(data: bytearray, at: int, end: int) -> int:
 
 def _endless() -> ProtocolError:
     return ProtocolError(f"the server sent a line of more than {MAX_LINE} bytes")
-
-
-def _events(data: bytearray, run: _FrameRun, collect: set[int], whole: set[int]) -> Iterator[Event]:
-    """Split a run by subscription; statuses and replies of collected ones apart, others as their bytes."""
-    replies = _replies(data, run) if len(run.begin) <= _FEW else None
-    if replies is not None and whole.isdisjoint(reply.sid for _, reply in replies):
-        yield from (reply if reply.sid in collect else frame for frame, reply in replies)
-        return
-    sid, frames = _tokenize(data, run)
-    if not collect:
-        yield bytes(data[int(run.begin[0]) : run.end])
-        return
-    wanted = _among(sid, collect)
-    message = frames.reply_dots >= 0
-    if whole:
-        message |= _among(sid, whole)
-    if wanted.all() and message.all() and (sid == sid[0]).all():
-        yield replace(frames, sid=int(sid[0]))
-        return
-    key = np.where(wanted, sid * 2 + message, -1)
-    cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
-    for first, last in pairwise(cuts):
-        part = frames[first:last]
-        if key[first] < 0:
-            yield bytes(data[int(part.begin[0]) : int(part.line_end[-1] + part.size[-1] + 2)])
-        elif message[first]:
-            yield replace(part, sid=int(sid[first]))
-        else:
-            for index in range(len(part)):
-                yield _answer(part[index : index + 1], int(sid[first]))
 
 
 def _replies(data: bytearray, run: _FrameRun) -> list[tuple[bytes, ApiReply]] | None:

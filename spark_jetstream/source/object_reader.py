@@ -84,7 +84,8 @@ class ObjectRows:
         self.with_content = reads_content(options, columns)
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.replicas: dict[str, int] = {}
-        #: What to say of streams that are gone: all objects, and many links, may be there, and a look takes `ELECTION`.
+        #: What to say of streams that are gone: all objects, and many links, may be there, and a look
+        #: takes `Timing.election`.
         self.missing: dict[BucketStream, str] = {}
         self.requests = Requests(connect, settings.retry_timeout)
         self.contents = ContentReader(

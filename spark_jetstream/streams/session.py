@@ -35,7 +35,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from spark_jetstream.client.connection import ASK_AGAIN, Connection
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.errors import ConsumerLost, JetStreamError
@@ -175,7 +175,9 @@ class PullSession:
             jsapi.subject(self._connection.prefix, jsapi.STREAM_INFO, self._stream), b"", _LOOK
         )
         self.ask(most)
-        patience = Deadline(min(ASK_AGAIN, self._connection.options.request_timeout))
+        patience = Deadline(
+            min(self._connection.timing.ask_again, self._connection.options.request_timeout)
+        )
         while (event := self._inbox.receive(patience.left, _LOOK)) is not None:
             if isinstance(event, ApiReply):
                 return jsapi.field(jsapi.reply(event.payload, context), "created", str, context)

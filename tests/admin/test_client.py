@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client import connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import (
     ConnectionFailed,
@@ -24,6 +23,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.testing import NatsServer
 from tests.admin.fake_api import Answer, account, administered, consumer_info, stream_info
+from tests.support.client import set_timing
 from tests.support.jobs import run_python
 from tests.support.publish import Message, Publisher
 
@@ -335,7 +335,7 @@ def test_what_an_old_server_lacks_is_said_at_once(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would give no reply at all on these subjects."""
-    monkeypatch.setattr(connection, "ASK_AGAIN", 60.0)  # a reply that takes long adds no request
+    set_timing(monkeypatch, ask_again=60.0)  # a reply that takes long adds no request
     answers = {"INFO": account(0), "CONSUMER.INFO.S.c": consumer_info({"name": "c"})}
     with administered(nats_server.url, answers) as (fake, admin):
         consumers, until = admin.consumers, "2036-01-01T00:00:00Z"

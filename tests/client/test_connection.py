@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import itertools
 import json
@@ -26,11 +25,13 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
-from spark_jetstream.client import connection as connection_module
 from spark_jetstream.client import deadline, nats_py, pool
 from spark_jetstream.client.connection import Connection, Question
+from spark_jetstream.client.greeting import NotEncrypted
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests, stream_info
+from spark_jetstream.client.tcp import TcpWire
+from spark_jetstream.client.wire import MOST_UNREAD
 from spark_jetstream.errors import (
     ApiError,
     ConnectionFailed,
@@ -47,7 +48,7 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import ApiReply
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK, PortLease
-from tests.support.client import forks, in_child, tls_config
+from tests.support.client import forks, in_child, set_timing, tls_config, unowned_wire
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import (
@@ -114,16 +115,6 @@ def test_a_connection_that_was_closed_is_not_usable_whatever_the_client_library_
     assert not connection.usable
 
 
-def test_two_inboxes_differ_where_the_client_library_counts_one_twice(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its counter is not made for threads. Two inboxes of one name would take each other's acknowledgements."""
-    connection = connect(options(server.url))
-    monkeypatch.setattr(connection._login.client, "new_inbox", lambda: "_INBOX.again")
-    with connection.inbox(replies=True) as one, connection.inbox(replies=True) as other:
-        assert one.subject != other.subject
-
-
 def test_close_all_lets_the_last_requests_through(server: NatsServer) -> None:
     create(server.url, "S")
     fill(server.url, "S", 10)
@@ -153,7 +144,7 @@ def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
 def test_who_waits_for_the_attempt_of_another_does_not_end_it(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "_LATE", 0.0)
+    set_timing(monkeypatch, late=0.0)
     with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
         proxy.stall()
         given = options(proxy.url, connectTimeout="500ms")
@@ -173,7 +164,7 @@ def test_an_attempt_that_does_not_end_is_given_up(
 
     given = options(server.url)
     with monkeypatch.context() as stuck:
-        stuck.setattr(pool, "_LATE", 0.0)
+        set_timing(stuck, late=0.0)
         stuck.setattr(Connection, "open", wait)
         with pytest.raises(ConnectionFailed, match="was not made within"):
             connect(options(server.url, connectTimeout="100ms"))
@@ -466,7 +457,7 @@ def test_a_question_without_an_answer_is_asked_again(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream without a leader gives no reply, and a request that was sent meanwhile is lost."""
-    monkeypatch.setattr(connection_module, "ASK_AGAIN", 0.1)
+    set_timing(monkeypatch, ask_again=0.1)
     with WireProxy(server.url) as proxy:
         connection = connect(options(proxy.url, requestTimeout="30s"))
         proxy.drop_frames(b"account_info_response", 2)
@@ -483,7 +474,7 @@ def test_a_question_without_an_answer_is_asked_again(
 def test_several_streams_are_looked_at_in_one_go(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "ASK_AGAIN", 0.1)
+    set_timing(monkeypatch, ask_again=0.1)
     for number, name in enumerate("ABC"):
         create(server.url, name)
         fill(server.url, name, number + 1)
@@ -642,7 +633,7 @@ def test_a_refused_subscription_that_was_closed_concerns_no_request(strict: Nats
         refused = proxy.awaiting(b"Permissions Violation")
         proxy.stall()
         connection.subscribe("deliver.x", "").close()
-        wait_until(lambda: not connection._inboxes._open, "the end of the subscription")
+        wait_until(lambda: not connection._registry._open, "the end of the subscription")
         proxy.unstall()
         connection.check(10)
         assert refused.is_set()
@@ -718,12 +709,14 @@ def test_a_ping_over_a_former_connection_cuts_no_other(server: NatsServer) -> No
 def test_the_answer_to_a_ping_that_was_given_up(server: NatsServer) -> None:
     with WireProxy(server.url) as proxy:
         connection = connect(options(proxy.url))
-        loop, pongs = connection._loop.loop, connection._login.client._pongs
+        loop, pings = connection._loop.loop, connection._login.wire._pings
         proxy.stall()
         ping = asyncio.run_coroutine_threadsafe(connection._login.ping(60), loop)
-        wait_until(lambda: bool(pongs), "the ping")
+        wait_until(lambda: bool(pings), "the ping")
+        given_up = pings[-1]
+        assert given_up is not None
         ping.cancel()  # what `Loop.run` does when its own time is over
-        wait_until(pongs[-1].cancelled, "the end of the ping")
+        wait_until(given_up.cancelled, "the end of the ping")
         proxy.unstall()
         connection.check(10)
         assert connection.reconnects == 0
@@ -775,20 +768,22 @@ def test_a_message_that_a_cut_may_have_lost_is_not_confirmed(
 def test_what_came_last_is_not_read_with_the_next_connection(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    abort = nats_py.LastingClient.abort
+    abort = TcpWire.abort
     with WireProxy(server.url) as proxy:
         connection = connect(options(proxy.url))
         with connection.inbox(replies=True) as inbox:
-            (number,) = connection._inboxes._open
+            (number,) = connection._registry._open
 
-            def late(client: nats_py.LastingClient) -> None:
+            def late(wire: TcpWire) -> None:
                 """The beginning of a message comes in the turn of the loop in which the connection is given up."""
-                reader: Any = client.wire._io_reader  # type: ignore[union-attr]
-                reader.incoming.add(b"MSG %s.1 %d 1000000\r\n" % (inbox.subject.encode(), number))
-                reader.came(0)
-                abort(client)
+                reader = wire._reader
+                if reader is not None:
+                    beginning = b"MSG %s.1 %d 1000000\r\n" % (inbox.subject.encode(), number)
+                    reader.incoming.add(beginning)
+                    reader.came(0)
+                abort(wire)
 
-            monkeypatch.setattr(nats_py.LastingClient, "abort", late)
+            monkeypatch.setattr(TcpWire, "abort", late)
             proxy.stall()
             with pytest.raises(ConnectionFailed):
                 connection.check(1)
@@ -798,26 +793,45 @@ def test_what_came_last_is_not_read_with_the_next_connection(
             assert connection.reconnects == 1
 
 
-def test_a_login_that_is_not_confirmed_leaves_no_task(server: NatsServer) -> None:
+def test_a_login_whose_first_ping_has_no_answer_is_given_up_and_leaves_no_task(
+    server: NatsServer,
+) -> None:
     pongs = itertools.count(1)
     with WireProxy(server.url) as proxy:
-        connection = connect(options(proxy.url))
-        client: Any = connection._login.client
-        client.flush = functools.partial(client.flush, timeout=1)  # not 10 seconds
-        # The second one is for the ping by which nats-py confirms its login.
-        proxy.drop(lambda frame: b"" if frame.startswith(b"PONG") and next(pongs) == 2 else frame)
+        connection = connect(options(proxy.url, requestTimeout="1s"))
+        client, wire = connection._login.client, connection._login.wire
+        # The first one is for the login, the next two are for the pings that follow it.
+        proxy.drop(
+            lambda frame: b"" if frame.startswith(b"PONG") and 1 < next(pongs) < 4 else frame
+        )
         proxy.cut()
-        wait_until(lambda: connection.reconnects == 1, "the next connection")
-        assert proxy.connections >= 3
+        wait_until(lambda: connection.reconnects == 2, "the second connection")
+        connection.check(10)
 
         async def tasks() -> list[str]:
             every: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
             return sorted(
-                work.__name__ for work in every if work.cr_frame.f_locals.get("self") is client
+                work.__name__
+                for work in every
+                if work.cr_frame.f_locals.get("self") in (client, wire)
             )
 
         running = asyncio.run_coroutine_threadsafe(tasks(), connection._loop.loop).result(60)
-        assert running == ["_flusher", "_ping_interval", "_read_loop"]
+        assert running == ["_flusher", "_ping_interval", "_read_loop", "_receive"]
+
+
+def test_a_server_that_answers_no_ping_is_left(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_timing(monkeypatch, ping_interval=0.1)
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        with connection.inbox() as inbox:
+            proxy.stall()
+            with pytest.raises(ConsumerLost, match="was cut"):
+                inbox.get(60)
+        proxy.unstall()
+        connection.wait(60)
 
 
 def test_an_error_for_which_the_server_closes_the_connection() -> None:
@@ -920,32 +934,32 @@ def test_large_reads_over_tls(loaded: NatsServer, tmp_path: Path) -> None:
     loaded.restart()
     secure = options(loaded.url, tlsCaFile=str(tmp_path / "ca.pem"))
     check_rows(secure, part)
-    transport = connect(secure)._login.client.wire
-    assert isinstance(transport, nats_py.BulkTransport)
-    assert transport._io_writer is not None
-    assert isinstance(transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)
+    wire = connect(secure)._login.wire
+    assert isinstance(wire, TcpWire)
+    assert wire._writer is not None
+    assert isinstance(wire._writer.get_extra_info("ssl_object"), ssl.SSLObject)
 
 
 def test_closing_during_a_login_sends_nothing_in_the_clear(tmp_path: Path) -> None:
     with NatsServer(config=tls_config(tmp_path)) as server, WireProxy(server.url) as proxy:
         connection = connect(options(proxy.url, tlsCaFile=str(tmp_path / "ca.pem")))
-        client = connection._login.client
+        login = connection._login
         with connection.inbox(replies=True):
             proxy.stall()
             proxy.cut()
-            wait_until(lambda: not getattr(client.wire, "_secured", True), "the next connection")
+            wait_until(lambda: not getattr(login.wire, "_secured", True), "the next connection")
             connection.post("private.subject")
-            wait_until(lambda: client.pending_data_size > 0, "what waits for the login")
-            with pytest.raises(nats_py.NotEncrypted):
-                client.wire.writelines([b"PUB private.subject 0\r\n"])
+            wait_until(lambda: bool(login._unsent), "what waits for the login")
+            with pytest.raises(NotEncrypted):
+                login.wire.writelines([b"PUB private.subject 0\r\n"])
             connection.close()
-            assert not client._subs
+            assert not login._unsent
         proxy.unstall()
         proxy.wait(lambda: proxy.open_connections == 0)
     assert b"private" not in proxy.client_bytes
 
 
-Connected = Callable[[], Awaitable[tuple[nats_py.BulkTransport, asyncio.Transport]]]
+Connected = Callable[[], Awaitable[tuple[TcpWire, asyncio.Transport]]]
 
 
 @contextlib.contextmanager
@@ -964,16 +978,14 @@ def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
         ):
             serve(encrypted)
 
-    async def ignore(_: bytes) -> None:
-        pass
-
-    async def connected() -> tuple[nats_py.BulkTransport, asyncio.Transport]:
-        uri = urlsplit(f"tls://127.0.0.1:{listener.getsockname()[1]}")
-        transport = nats_py.BulkTransport(requires_tls=True, pace=lambda: 0.0, learn=ignore)
-        await transport.connect(uri, 0, 60)
-        plain: Any = transport._io_writer
-        await transport.connect_tls(uri, client_side, 0, 60)
-        return transport, plain.transport
+    async def connected() -> tuple[TcpWire, asyncio.Transport]:
+        url = f"tls://127.0.0.1:{listener.getsockname()[1]}"
+        wire, uri = unowned_wire(url), urlsplit(url)
+        await wire.connect(uri, 0, 60)
+        assert wire._writer is not None
+        plain: Any = wire._writer.transport
+        await wire.connect_tls(uri, client_side, 0, 60)
+        return wire, plain
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
         accepted = threads.submit(accept)
@@ -986,7 +998,7 @@ def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> 
 
     async def close(connected: Connected) -> None:
         transport, plain = await connected()
-        transport.close()  # type: ignore[no-untyped-call]
+        transport.close()
         del transport
         gc.collect()
         assert not plain.is_closing()
@@ -1010,25 +1022,25 @@ def test_a_peer_that_sends_more_over_tls_than_is_read_must_wait() -> None:
 
     async def read_late(connected: Connected) -> None:
         transport, plain = await connected()
-        reader: Any = transport._io_reader
+        reader = transport._reader
+        assert reader is not None
         try:
             while plain.is_reading() and len(reader.incoming) < sent:
                 await asyncio.sleep(0.01)
-            assert len(reader.incoming) < 2 * nats_py._MOST_UNREAD
+            assert len(reader.incoming) < 2 * MOST_UNREAD
             read = 0
             while read < sent:
-                read += len((await transport.read(0)).rest())
+                incoming = await transport._more()
+                assert incoming is not None
+                read += len(incoming.rest())
         finally:
-            transport.close()  # type: ignore[no-untyped-call]
+            transport.close()
             await transport.wait_closed()
 
     with tls_peer(send) as connected:
         asyncio.run(read_late(connected))
 
 
-@pytest.mark.filterwarnings(
-    "ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning"
-)  # nats-py
 def test_reading_over_websocket(loaded: NatsServer) -> None:
     check_rows(options(loaded.websocket_url), part_of(loaded.url, "S"))
 
@@ -1065,23 +1077,15 @@ def test_private_names_of_the_client_library_stand_in_one_place() -> None:
     others = [path for path in module.parent.glob("*.py") if path != module]
     assert [path.name for path in others if re.search(of_library, path.read_text())] == []
     used = set(re.findall(of_library, module.read_text()))
-    assert (
-        {"_id", "_server_info"}
-        < used
-        <= {part for parts in nats_py.PARTS.values() for part in parts.split()}
-    )
+    assert used == {part for part in nats_py.PARTS if part.startswith("_")}
 
 
-@pytest.mark.parametrize("owner", nats_py.PARTS)
-def test_a_client_library_without_a_part(owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(nats_py.PARTS, owner, f"{nats_py.PARTS[owner]} __class__.new")
-    monkeypatch.setattr(
-        "aiohttp.ClientSession", object
-    )  # a real one would complain that nobody closes it
+def test_a_client_library_without_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_py, "PARTS", (*nats_py.PARTS, "new"))
     with pytest.raises(JetStreamError) as raised:
-        connect(options("ws://127.0.0.1:1" if owner == "WebSocketTransport" else NOWHERE))
+        connect(options(NOWHERE))
     assert type(raised.value) is JetStreamError
     assert str(raised.value) == (
-        f"nats-py {version('nats-py')} has no {owner}.__class__.new, which spark-jetstream needs: "
+        f"nats-py {version('nats-py')} has no Client.new, which spark-jetstream needs: "
         "pip install 'nats-py>=2.15,<2.17'"
     )

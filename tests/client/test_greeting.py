@@ -163,14 +163,18 @@ def test_a_login_over_websocket_answers_an_early_ping(size: int) -> None:
 # The lines themselves
 
 
-async def nothing(_: bytes) -> None:
+async def say_nothing(_: bytes) -> None:
+    pass
+
+
+def learn_nothing(_: bytes) -> None:
     pass
 
 
 @pytest.mark.parametrize(("plain", "hint"), [(True, SILENT), (False, "")])
 def test_a_server_that_wants_tls_first_is_a_cause_of_silence(plain: bool, hint: str) -> None:
     with pytest.raises(NotNats) as caught:
-        Greeting("h:1", nothing, nothing).check(b"", plain=plain)
+        Greeting("h:1", say_nothing, learn_nothing).check(b"", plain=plain)
     assert str(caught.value) == f"the server closed the connection{hint}"
 
 
@@ -185,7 +189,7 @@ def answered(*lines: bytes) -> tuple[bytes, list[bytes]]:
     async def readline() -> bytes:
         return next(left)
 
-    return asyncio.run(Greeting("h:1", send, nothing).login(readline, 60.0)), sent
+    return asyncio.run(Greeting("h:1", send, learn_nothing).login(readline, 60.0)), sent
 
 
 def test_each_ping_is_answered() -> None:
@@ -201,7 +205,7 @@ def test_a_login_without_an_answer_names_the_option() -> None:
         return b""
 
     with pytest.raises(TimeoutError) as caught:
-        asyncio.run(Greeting("h:1", nothing, nothing).login(never, 0.0))
+        asyncio.run(Greeting("h:1", say_nothing, learn_nothing).login(never, 0.0))
     assert (
         str(caught.value)
         == "the server at h:1 did not confirm the login in time (option connectTimeout)"

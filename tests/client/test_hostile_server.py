@@ -21,9 +21,9 @@ from nats.aio.client import ServerVersion
 
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client import inbox as inbox_module
-from spark_jetstream.client import nats_py
-from spark_jetstream.client.inbox import Inbox, Inboxes
+from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.client.registry import Registry
 from spark_jetstream.errors import (
     LONGEST_TEXT,
     ApiError,
@@ -46,6 +46,7 @@ from spark_jetstream.source.planner import Planner
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import read_range
 from tests.support import planning
+from tests.support.client import set_timing
 from tests.support.fake_jetstream import CREATED, FakeJetStream, HangUp, Honest, Lie, ack
 from tests.support.reading import SETTINGS, connecting
 from tests.support.sinking import Sink
@@ -70,7 +71,7 @@ RUBBISH = bytes(range(256)) * 16
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJetStream]:
-    monkeypatch.setattr(nats_py, "_GOODBYE", 0.2)
+    set_timing(monkeypatch, goodbye=0.2)
     with FakeJetStream() as running:
         running.store(COUNT)
         yield running
@@ -515,7 +516,7 @@ def test_an_honest_server_is_believed(
 # One inbox
 
 
-NO_CONNECTION = cast(Inboxes, SimpleNamespace(login=SimpleNamespace(reconnects=0)))
+NO_CONNECTION = cast(Registry, SimpleNamespace(login=SimpleNamespace(reconnects=0)))
 """What an inbox needs of a connection that nothing is sent over."""
 
 

@@ -27,7 +27,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig
-from spark_jetstream.client import login
 from spark_jetstream.client.addresses import Addresses
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
@@ -44,6 +43,7 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease
 from tests.client.logins import CHANGES, RIGHT, WAYS, WRONG_CASES, Case, Change, Kind, Realm
 from tests.support.calls import reading, store, writer_of
+from tests.support.client import set_timing
 from tests.support.command import run_command, succeed
 from tests.support.identities import user
 from tests.support.jobs import Job
@@ -350,7 +350,7 @@ def test_a_login_that_is_withdrawn_or_renewed(
     use: str, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Caplog
 ) -> None:
     """It is no outage, which would last as long as retryTimeout."""
-    monkeypatch.setattr(login, "_REFUSED_FOR", 0.3)
+    set_timing(monkeypatch, refused_for=0.3)
     caplog.set_level(logging.DEBUG)
     with ExitStack() as leaving:
         running = Running(change.way, tmp_path, leaving)
@@ -383,7 +383,7 @@ def test_a_login_that_is_withdrawn_or_renewed(
 def test_a_server_that_refuses_for_a_moment_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login, "_REFUSED_FOR", 600.0)
+    set_timing(monkeypatch, refused_for=600.0)
     with ExitStack() as leaving:
         running = Running("password", tmp_path, leaving)
         first = connect(running.where)
@@ -421,7 +421,7 @@ def test_a_server_that_refuses_while_the_other_is_down_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Caplog
 ) -> None:
     """The other one may accept the credentials. Who does not wait for it hears of the refusal at once."""
-    monkeypatch.setattr(login, "_REFUSED_FOR", 0.1)
+    set_timing(monkeypatch, refused_for=0.1)
     caplog.set_level(logging.INFO)
     with ExitStack() as leaving:
         both = []

@@ -16,7 +16,7 @@ from urllib.parse import urlparse
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client import greeting, login
+from spark_jetstream.client import greeting
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.socket_reader import SocketReader
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, WrongServer
@@ -25,6 +25,7 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease
 from tests.client.logins import SILENT
 from tests.support.calls import planned, writer_of
+from tests.support.client import set_timing
 from tests.support.command import run_command
 from tests.support.sinking import rows
 
@@ -100,8 +101,7 @@ def ports() -> Iterator[Ports]:
 
 @pytest.fixture(autouse=True)
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "_QUIET", 0.1)
-    monkeypatch.setattr(login, "_REFUSED_FOR", 0.1)
+    set_timing(monkeypatch, greeting_quiet=0.1, refused_for=0.1)
     monkeypatch.setattr(
         "nats.aio.client.shuffle", lambda pool: None
     )  # servers are tried in the order of the option
@@ -160,7 +160,7 @@ def test_what_may_be_a_server_that_starts_is_waited_for(
 ) -> None:
     url = f"{scheme}://{LOOPBACK}:{getattr(ports, port)}"
     # An attempt with a silent server takes half of the time: the rest is for its error.
-    monkeypatch.setattr(login, "_SHARE", 0.5)
+    set_timing(monkeypatch, attempt_share=0.5)
     seconds = 4 if port == "silent" else 600
     with pytest.raises(ConnectionFailed) as caught:
         connect(options(url, connectTimeout=f"{seconds}s"))
@@ -177,7 +177,7 @@ def test_a_server_that_says_nothing_may_be_one_that_starts(
 
     async def wait() -> None:
         await greeting.first_line(
-            SocketReader(100), uri.netloc, (LOOPBACK, ports.silent), 0.5, plain=plain
+            SocketReader(100), uri.netloc, (LOOPBACK, ports.silent), 0.5, plain=plain, quiet=0.1
         )
 
     with pytest.raises(greeting.NotNats) as caught:

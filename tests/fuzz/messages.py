@@ -19,7 +19,7 @@ from nats.protocol.parser import Parser
 
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.buckets.kv import key_of, keys, operation, operations
-from spark_jetstream.client.nats_py import BulkParser
+from spark_jetstream.client.greeting import plain_error
 from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.protocol.ack_subject import parse_ack
 from spark_jetstream.protocol.columns import Acks, Delivered
@@ -29,7 +29,8 @@ from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.jsapi import pull_status
 from spark_jetstream.protocol.pub_ack import AckReader, Outcome, outcome, reason
-from spark_jetstream.protocol.wire import ApiReply, Event, Frames, Scanner, Status
+from spark_jetstream.protocol.server_info import checked_info
+from spark_jetstream.protocol.wire import Event, Frames, Scanner, Status
 from spark_jetstream.sink.kv import is_marker
 from spark_jetstream.streams.dead_letters import read_dead_letters
 from tests.fuzz.engine import target
@@ -163,19 +164,25 @@ def _driven(work: Coroutine[Any, Any, None]) -> bool:
 
 
 def _read_by_both(data: bytes) -> None:
-    """Nothing stays in nats-py's parser behind ours, and ours finds the messages that nats-py's finds alone."""
+    """Ours finds the messages and control lines that nats-py's parser finds."""
     ours, theirs, scanner, incoming = _Recorder(), _Recorder(), Scanner(), Incoming()
     incoming.add(data)
     scanner.collect = scanner.whole = {DATA}
-
-    def deliver(event: Frames | Status | ApiReply) -> None:
-        assert isinstance(event, Frames)
-        for index, (subject, head, payload, _) in enumerate(answers(event)):
-            ours.messages.append((event.sid, subject, event.reply_subject(index), head, payload))
-
+    # What is not collected comes as the bytes that it was: complete frames and lines.
     inner, alone = Parser(ours), Parser(theirs)
-    if not _driven(BulkParser(inner, scanner, deliver, lambda error: None).parse(incoming)):
+    try:
+        events = scanner.read(incoming)
+    except ProtocolError:
         return
+    for event in events:
+        if isinstance(event, Frames):
+            for index, (subject, head, payload, _) in enumerate(answers(event)):
+                reply = event.reply_subject(index)
+                ours.messages.append((event.sid, subject, reply, head, payload))
+        elif not isinstance(event, bytes):
+            raise AssertionError(f"{event} is a message")
+        elif not _driven(inner.parse(_readable(event))):
+            return
     assert not inner.buf, f"nats-py waits for more than {bytes(inner.buf[:80])!r}"
     # What nats-py takes for a blank is no blank to a server. A longer line than 4 KiB it does not read.
     if (
@@ -186,6 +193,14 @@ def _read_by_both(data: bytes) -> None:
         # Ours waits for a payload where nats-py's takes a line end for a blank in a control line.
         assert ours.messages == theirs.messages[: len(ours.messages) if len(incoming) else None]
         assert ours.lines == theirs.lines[: len(ours.lines) if len(incoming) else None]
+
+
+def _readable(frames: bytes) -> bytes:
+    """A line of a server as nats-py reads it."""
+    if frames.startswith(b"INFO"):
+        with contextlib.suppress(ProtocolError):
+            return checked_info(frames)
+    return plain_error(frames) if frames.startswith(b"-ERR") else frames
 
 
 def _scan(data: bytes) -> None:

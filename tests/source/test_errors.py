@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import MapType, StringType, StructType
 
-from spark_jetstream.client import requests
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options import ConnectionOptions
@@ -175,8 +174,9 @@ def test_a_query_that_reads_what_is_there_and_stops_names_the_stream_that_was_me
         reader.prepareForTriggerAvailableNow()
 
 
+@pytest.mark.usefixtures("no_election")
 def test_a_stream_that_a_query_adds_names_the_one_that_was_meant(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
     def latest(stream: str, start: dict[str, Any]) -> Any:
         reader: Any = data_source(
@@ -191,7 +191,6 @@ def test_a_stream_that_a_query_adds_names_the_one_that_was_meant(
     with pytest.raises(StreamNotFound, match=r"; did you mean ORDERS$"):
         latest("ORDERS,ORDRES", start)
     # A stream that the query has read was deleted.
-    monkeypatch.setattr(requests, "ELECTION", 0.0)
     position = start["streams"]["ORDERS"]
     with pytest.raises(StreamNotFound, match=r"\(code 404, error 10059\)$"):
         latest("ORDRES", {**start, "streams": {"ORDRES": position}})

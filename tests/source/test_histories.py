@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client import requests
 from spark_jetstream.source import selection
 from spark_jetstream.testing import NatsServer
 from tests.source.histories import History, warnings_of
+from tests.support.client import set_timing
 from tests.support.publish import Publisher
 from tests.support.seeds import seeds
 
@@ -26,7 +26,7 @@ def test_each_message_is_read_once_or_reported(
     server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: range
 ) -> None:
     # No leader changes here, and a query looks for streams each time.
-    monkeypatch.setattr(requests, "ELECTION", 0.0)
+    set_timing(monkeypatch, election=0.0)
     monkeypatch.setattr(selection, "FIND_EVERY", 0.0)
     with Publisher(server.url) as publisher, JetStreamAdmin(servers=server.url) as admin:
         # A server removes the folder of all streams with the last one.

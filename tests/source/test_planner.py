@@ -16,7 +16,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_jetstream import datasource
-from spark_jetstream.client import connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import (
@@ -38,7 +37,7 @@ from spark_jetstream.source.splits import Survey
 from spark_jetstream.source.stream_plan import StreamPlan
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import SEQUENCE, data_source
-from tests.support.client import full
+from tests.support.client import full, set_timing
 from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.features import for_none
 from tests.support.planning import STATE, driver, planner_after, read, run
@@ -656,7 +655,7 @@ def test_the_last_message_read_is_looked_up_once_for_a_batch(
     monkeypatch: pytest.MonkeyPatch, denied: bool, term: str
 ) -> None:
     """And not at all while the same leader leads. A consumer does it where the account may get no messages."""
-    monkeypatch.setattr(connection, "ASK_AGAIN", 60.0)  # a slow reply is no reason to ask twice
+    set_timing(monkeypatch, ask_again=60.0)  # a slow reply is no reason to ask twice
     with FakeJetStream() as fake:
         leaders = [term]
         fake.look = lambda: {

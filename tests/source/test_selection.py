@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jetstream.client import connection
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import (
     ApiError,
@@ -32,6 +31,7 @@ from spark_jetstream.source.selection import FIND_EVERY, Selection
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support import planning
 from tests.support.calls import Query
+from tests.support.client import set_timing
 from tests.support.planning import driver, read
 from tests.support.proxy import WireProxy
 from tests.support.queries import Run, available_now, start, streaming
@@ -272,7 +272,7 @@ def test_the_first_messages_of_a_new_stream_are_gone(
 def test_the_server_is_asked_now_and_then(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(connection, "ASK_AGAIN", 60.0)  # a slow reply is no reason to ask twice
+    set_timing(monkeypatch, ask_again=60.0)  # a slow reply is no reason to ask twice
     create(server.url, "A_1", **SHOP)
     now = 0.0
     with WireProxy(server.url) as proxy:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_jetstream.client import requests
 from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.client import set_timing
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import COUNT, api, create, fill
@@ -17,7 +17,7 @@ from tests.support.reading import COUNT, api, create, fill
 def no_election(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No reader waits for the end of an election, unless the test has a cluster."""
     if not {"cluster", "nats_cluster"} & {*request.fixturenames}:
-        monkeypatch.setattr(requests, "ELECTION", 0.01)
+        set_timing(monkeypatch, election=0.01)
 
 
 @pytest.fixture(scope="module")

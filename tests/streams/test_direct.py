@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.client.nats_py import BulkTransport
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
+from spark_jetstream.client.tcp import TcpWire
 from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.source.probes import DirectProbe
@@ -181,8 +181,8 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
 
 def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None:
     connection = connect(options(server.url))
-    wire = connection._login.client.wire
-    assert isinstance(wire, BulkTransport)
+    wire = connection._login.wire
+    assert isinstance(wire, TcpWire)
     read = direct(server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100))
     found = some(read)
     assert wire.pace() == 0.0

@@ -18,8 +18,8 @@ import pytest
 
 from spark_jetstream.client import deadline
 from spark_jetstream.client.deadline import Backoff
-from spark_jetstream.client.nats_py import BulkTransport
 from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.client.tcp import TcpWire
 from spark_jetstream.errors import (
     ConnectionFailed,
     ConsumerLimitReached,
@@ -37,6 +37,7 @@ from spark_jetstream.streams.outages import through_outages
 from spark_jetstream.streams.pull import RangeReader
 from spark_jetstream.streams.session import Ends
 from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.client import set_timing
 from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -77,8 +78,8 @@ def test_many_messages_are_read_together(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: int, paced: bool
 ) -> None:
     monkeypatch.setattr(session, "_MANY", 100)
-    wire = connect(options(server.url))._login.client.wire
-    assert isinstance(wire, BulkTransport)
+    wire = connect(options(server.url))._login.wire
+    assert isinstance(wire, TcpWire)
     read = pulls(server.url, part_of(server.url, "S", 1, end))
     found = some(read)
     assert wire.pace() == (session._PACE if paced else 0.0)
@@ -168,7 +169,7 @@ def test_a_leader_that_nobody_hears_once() -> None:
 
 def test_a_look_at_the_stream_that_is_answered_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader has asked once more by then. The answer is no message of the consumer, which goes on."""
-    monkeypatch.setattr(session, "ASK_AGAIN", 0.01)
+    set_timing(monkeypatch, ask_again=0.01)
     with FakeJetStream() as fake:
         fake.store(100)
         late: list[bytes] = []
@@ -189,7 +190,7 @@ def test_a_look_at_the_stream_that_is_answered_late(monkeypatch: pytest.MonkeyPa
 def test_heartbeats_do_not_hold_up_a_reader_whose_look_at_the_stream_has_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session, "ASK_AGAIN", 1.0)
+    set_timing(monkeypatch, ask_again=1.0)
     asked_again, sent = threading.Event(), 0
 
     def look_again(*arguments: Any) -> Any:

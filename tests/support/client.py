@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import json
 import os
@@ -16,6 +17,11 @@ import pytest
 import trustme
 from nats.js.client import JetStreamContext
 
+from spark_jetstream.client import pool
+from spark_jetstream.client.tcp import TcpWire
+from spark_jetstream.client.timing import TIMING
+from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.protocol.wire import Scanner
 from spark_jetstream.testing.process import LOOPBACK
 from tests.support.publish import Publisher
 
@@ -39,6 +45,31 @@ def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: A
             await client.close()
 
     return asyncio.run(run())
+
+
+def set_timing(monkeypatch: pytest.MonkeyPatch, **fields: float) -> None:
+    """Give connections that are made from now on other times than those of `pool.timing`."""
+    changed: dict[str, Any] = dict(fields)
+    monkeypatch.setattr(pool, "timing", dataclasses.replace(pool.timing, **changed))
+
+
+class _Nobody:
+    """The owner of a wire that no login uses."""
+
+    timing = TIMING
+
+    def begin(self, uri: Any) -> dict[str, Any]:
+        return {}
+
+    def check_wanted(self) -> None:
+        pass
+
+
+def unowned_wire(url: str) -> TcpWire:
+    """A wire to a server that says nothing of a login."""
+    owner: Any = _Nobody()
+    options = ConnectionOptions.from_spark({"servers": url})
+    return TcpWire(options, owner, Scanner(), lambda event: None, lambda: 0.0)
 
 
 def stored(url: str, stream: str = "S") -> int:

@@ -1,0 +1,106 @@
+"""What an error means that a connection ends with: a refused login, a refused subject, an outage."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import nats.errors
+
+from spark_jetstream.client.auth import Credentials, mistrust
+from spark_jetstream.client.greeting import NotEncrypted, NotNats
+from spark_jetstream.client.tcp import PLAIN
+from spark_jetstream.errors import (
+    AuthenticationFailed,
+    JetStreamError,
+    UntrustedServer,
+    WrongServer,
+)
+from spark_jetstream.options import ConnectionOptions, advice
+
+_REFUSED = re.compile(
+    r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE
+)
+_TOO_MANY = re.compile(r"maximum (account active )?connections exceeded", re.IGNORECASE)
+_STALE = "stale connection"
+_ALERT = re.compile(
+    r"\[SSL: \w*alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE
+)
+_NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
+"""What OpenSSL calls an answer in plain text; the second since 3.2."""
+_VIOLATION = "permissions violation"
+_DENIED = re.compile(rf'{_VIOLATION} for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+
+
+def ends_nothing(text: str) -> bool:
+    """Whether a connection goes on after this error of the server."""
+    return _VIOLATION in text
+
+
+def may_pass(text: str) -> bool:
+    """Whether another login may succeed after this error of the server, perhaps elsewhere."""
+    return bool(_REFUSED.search(text) or _TOO_MANY.fullmatch(text) or _STALE in text)
+
+
+def denied(text: str) -> tuple[bool, str] | None:
+    """Return whether a server refuses a publish (or else a subscription), and to which subject.
+
+    The subject is in lower case. None for another error.
+    """
+    match = _DENIED.search(text)
+    return None if match is None else (match[1].lower() == "publish", match[2].lower())
+
+
+def refusal(
+    error: Exception, options: ConnectionOptions, login: Mapping[str, Any], info: Mapping[str, Any]
+) -> JetStreamError | None:
+    """Return the error for a refused connection; None when `error` stands for no refusal.
+
+    `login` has the arguments of the attempt (`auth.connect_arguments`), `info` is the server's INFO.
+    """
+    server = f"the NATS server at {options.display_servers}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return UntrustedServer(
+            f"the certificate of {options.display_servers} is not trusted {advice.AUTHORITY}: "
+            f"{mistrust(error, options)}"
+        )
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+        return UntrustedServer(f"cannot connect to {options.display_servers}: {PLAIN}")
+    if isinstance(error, NotEncrypted):
+        return UntrustedServer(f"cannot connect to {options.display_servers}: {error}")
+    if problem := _certificate_problem(error, options, info):
+        return AuthenticationFailed(f"{server} {problem}")
+    if isinstance(error, NotNats) and error.final:
+        return WrongServer(f"{error} {advice.SERVERS}")
+    refused = _REFUSED.search(str(error))
+    if isinstance(error, nats.errors.AuthorizationError) or refused:
+        given = login.get("user_credentials")
+        ended = given.ended if isinstance(given, Credentials) else ""
+        why = f": {refused[1].lower()}" if refused and refused[1] else ""
+        ways = options.authentication_options
+        return AuthenticationFailed(f"{server} refused the credentials ({ways}){ended or why}")
+    return None
+
+
+def _certificate_problem(
+    error: Exception, options: ConnectionOptions, info: Mapping[str, Any]
+) -> str:
+    """Return how a server has refused the client's certificate, or the lack of one; "" if not.
+
+    TLS 1.3 completes on the client's side before the server has looked at the client's certificate.
+    The server's refusal arrives as an alert, or as nothing but a broken connection when data is on
+    its way.
+    """
+    # Not only `ssl.SSLError`: aiohttp has its own class.
+    alert = _ALERT.search(str(error)) if isinstance(error, OSError) else None
+    if options.tls_cert_file is not None or options.tls_cert_pem is not None:
+        if alert is None:
+            return ""
+        words = alert[1].replace("_", " ").lower()
+        return f"refused the client certificate {advice.CLIENT_CERTIFICATE}: {words}"
+    broken = isinstance(error, (BrokenPipeError, ConnectionResetError))
+    if alert or (info.get("tls_verify") and broken):
+        return f"demands a client certificate {advice.CLIENT_CERTIFICATE}"
+    return ""
