@@ -68,7 +68,8 @@ class Multiplexer:
         """Return the payload of the reply to a request; see `Connection.request`."""
         deadline = Deadline(seconds)
         await self._login.wait(seconds)
-        token = str(next(self._tokens))
+        # Not a number alone: those are the reply subjects of rows.
+        token = f"r{next(self._tokens)}"
         answer = asyncio.get_running_loop().create_future()
         if self._deaf is not None:
             answer.set_result(self._deaf)
