@@ -14,9 +14,10 @@ _lock = threading.Lock()
 
 
 class _Aiohttp(ModuleType):
-    """Stands for aiohttp until one of its names is used; `importlib.util.LazyLoader` would load it at an `import`.
+    """Stands for aiohttp until one of its names is used.
 
-    nats-py imports it, for the URL schemes ws and wss alone: a tenth of a second of CPU in each worker of Spark.
+    nats-py imports it, for the URL schemes ws and wss alone: a tenth of a second of CPU in each
+    worker of Spark. `importlib.util.LazyLoader` would load it at an `import`.
     """
 
     def __init__(self, spec: ModuleSpec) -> None:

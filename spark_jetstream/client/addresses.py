@@ -16,20 +16,23 @@ Entry = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
 class Addresses:
-    """The addresses of the servers of one connection. Those that brought no greeting when last tried are tried last.
+    """The addresses of the servers of one connection.
 
-    Nothing tells a dead address from a slow one before its time is over. So the addresses of a host share the time of
-    an attempt to connect, and an address that accepts the connection and says nothing ends the attempt.
+    Those that brought no greeting when last tried are tried last. Nothing tells a dead address from
+    a slow one before its time is over. So the addresses of a host share the time of an attempt to
+    connect, and an address that accepts the connection and says nothing ends the attempt.
     """
 
     def __init__(self) -> None:
-        self._tried: dict[
-            Any, float
-        ] = {}  # address that has not greeted since -> when, on the monotonic clock
+        # An address that has not greeted since -> when it was tried, on the monotonic clock.
+        self._tried: dict[Any, float] = {}
         self.last: Any = None  # the address of the last try
 
     async def resolve(self, uri: Any, seconds: float) -> list[Entry]:
-        """Return the addresses of a host, the best one first. Raises `OSError` and `asyncio.TimeoutError`."""
+        """Return the addresses of a host, the best one first.
+
+        Raises `OSError` and `asyncio.TimeoutError`.
+        """
         of_host = functools.partial(
             socket.getaddrinfo, uri.hostname, uri.port, type=socket.SOCK_STREAM
         )
@@ -41,11 +44,13 @@ class Addresses:
         return sorted(entries, key=lambda entry: self._tried.get(entry[-1], 0.0))
 
     async def connect(self, uri: Any, seconds: float) -> tuple[socket.socket, float]:
-        """Return a socket that is connected to an address of a host, and the seconds in which its peer must greet.
+        """Return a socket that is connected to an address of a host.
 
-        Raises `OSError` and `asyncio.TimeoutError`.
+        Also return the seconds in which its peer must greet. Raises `OSError` and
+        `asyncio.TimeoutError`.
         """
-        deadline, failures = Deadline(seconds), list[Exception]()
+        deadline = Deadline(seconds)
+        failures: list[Exception] = []
         entries = await self.resolve(uri, seconds)
         while entries and not (failures and deadline.expired):
             patience = share(deadline.left, len(entries))
@@ -58,9 +63,10 @@ class Addresses:
         raise NoAddress(failures)
 
     async def connector(self, uri: Any, seconds: float) -> tuple[Any, float]:
-        """Return a connector of aiohttp for one connection to a host, and the seconds in which its peer must greet.
+        """Return a connector of aiohttp for one connection to a host.
 
-        It tries the next address when one has not accepted for a quarter of a second. Raises what `connect` raises.
+        Also return the seconds in which its peer must greet. The connector tries the next address
+        when one has not accepted for a quarter of a second. Raises what `connect` raises.
         """
         from aiohttp import TCPConnector  # noqa: PLC0415  # of the extra websocket
         from aiohttp.abc import AbstractResolver  # noqa: PLC0415

@@ -63,7 +63,10 @@ class Credentials(UserString):
 
     @property
     def expires(self) -> int:
-        """When the JWT expires, in seconds since the epoch; 0 for never. Raises `OptionError` if it cannot be read."""
+        """When the JWT expires, in seconds since the epoch; 0 for never.
+
+        Raises `OptionError` if it cannot be read.
+        """
         try:
             expires = _claims(self.data).get("exp")
         except ValueError:
@@ -72,7 +75,7 @@ class Credentials(UserString):
 
     @property
     def ended(self) -> str:
-        """When the JWT expired, as the end of a sentence; empty if it has not, or cannot be read."""
+        """When the JWT expired, as the end of a sentence; empty if it has not, or is unreadable."""
         with suppress(OptionError):
             if 0 < self.expires <= time.time():
                 return time.strftime(
@@ -152,12 +155,11 @@ def _key_pair(seed: str) -> Any:
 
 
 def mistrust(error: ssl.SSLCertVerificationError, options: ConnectionOptions) -> str:
-    """Why a certificate is not trusted. OpenSSL's text ends with the name that `tls_hostname` asked for."""
-    return (
-        error.verify_message
-        if options.tls_hostname is None
-        else error.verify_message.partition(",")[0]
-    )
+    """Return why a certificate is not trusted, without the host name that an option asks for."""
+    if options.tls_hostname is None:
+        return error.verify_message
+    # OpenSSL's text ends with the name.
+    return error.verify_message.partition(",")[0]
 
 
 @dataclass(repr=False)
@@ -183,7 +185,7 @@ class _Files:
         return None if value is None else _Given(names[inline], str(value), None)
 
     def pem(self, label: str, file: str, inline: str) -> _Given | None:
-        """Return the same for fields with a certificate or a key in PEM form: its blocks, without what is around."""
+        """Return the same for fields with a certificate or a key: its blocks in PEM form alone."""
         given = self.given(file, inline)
         if given is None:
             return None
@@ -202,10 +204,9 @@ class _Files:
     def _read(self, option: str, given: str) -> _Given:
         path = given if os.path.isfile(given) else self.resolve(os.path.basename(given))
         if not os.path.isfile(path):
+            named = f"option {option} names the file{quoted_unless_secret(given)}"
             raise OptionError(
-                f"option {option} names the file{quoted_unless_secret(given)}, which is not here and was not sent with "
-                "the job",
-                option=option,
+                f"{named}, which is not here and was not sent with the job", option=option
             )
         try:
             # What counts is ASCII; a comment may have any encoding.
@@ -269,8 +270,8 @@ def _check_bearer(option: str, jwt: str) -> None:
         ) from None
     if not isinstance(nats, dict) or nats.get("bearer_token") is not True:
         raise OptionError(
-            f"option {option} holds a JWT that is no bearer token, and no user NKey seed to sign the login with: "
-            f"{advice.CREDENTIALS}",
+            f"option {option} holds a JWT that is no bearer token, and no user NKey seed to sign "
+            f"the login with: {advice.CREDENTIALS}",
             option=option,
         )
 
@@ -284,7 +285,10 @@ def _seed(option: str, content: str) -> str:
 
 
 def _check_seed(option: str, seed: str) -> None:
-    """A user seed is base32 of 2 bytes of prefix, 32 of key and 2 of CRC-16, the last little-endian (nkeys)."""
+    """Raise `OptionError` for a text that is no seed of a user.
+
+    A seed is base32 of 2 bytes of prefix, 32 of key and 2 of CRC-16, which is little-endian.
+    """
     if not re.fullmatch(r"S[A-Z2-7]{57}", seed):
         raise OptionError(f"option {option} does not hold an NKey seed", option=option)
     if not seed.startswith("SU"):
@@ -300,7 +304,7 @@ def _check_seed(option: str, seed: str) -> None:
 
 
 def _tls(files: _Files) -> ssl.SSLContext | None:
-    """The TLS settings; None when no option asks for any, and the system's authorities are trusted."""
+    """Return the TLS settings; None if no option asks for any: the system's authorities count."""
     ca = files.pem("CERTIFICATE", "tls_ca_file", "tls_ca_pem")
     cert = files.pem("CERTIFICATE", "tls_cert_file", "tls_cert_pem")
     key = files.pem("PRIVATE KEY", "tls_key_file", "tls_key_secret")
@@ -350,7 +354,10 @@ def _load_chain(context: ssl.SSLContext, cert: _Given, key: _Given) -> None:
 
 @contextmanager
 def _private_file(content: str) -> Iterator[str]:
-    """A file that only this user can read and that is gone at the end: OpenSSL takes keys from files only."""
+    """Write a file that only this user can read, and remove it at the end.
+
+    OpenSSL takes keys from files only.
+    """
     descriptor, path = tempfile.mkstemp(prefix="spark-jetstream-", suffix=".pem")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # mkstemp gives mode 0600

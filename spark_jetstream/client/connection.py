@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 import nats.errors
@@ -44,10 +44,10 @@ class Question(NamedTuple):
 class Connection:
     """One connection, shared by everything in this process that has the same connection options.
 
-    Made by `pool.connect`, on the loop's thread. All methods block, and may be called from any thread but that one. The
-    work is done by its parts: `Login` makes the connection and makes it again, `Inboxes` has the subscriptions, and
-    `Multiplexer` the requests. The last two hear of cuts and refused permissions from the first. It has many methods
-    because it is their one face, and most are a line or two.
+    Made by `pool.connect`, on the loop's thread. All methods block, and may be called from any
+    thread but that one. The parts do the work: `Login` makes the connection and makes it again,
+    `Registry` has the subscriptions, and `Multiplexer` the requests. The last two hear of cuts and
+    refused permissions from the first.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class Connection:
     ) -> bytes:
         """Publish a request and return the payload of its reply.
 
-        `context` is what is asked, as an infinitive without "to"; errors repeat it. `timeout` is `request_timeout` of
-        the options if None. A request that changes nothing on the server may be sent again after `every` seconds.
-        Raises `RequestTimeout`, `NoResponders` if no subscriber has the subject, `PermissionDenied`, and
-        `ConnectionFailed`.
+        `context` says what is asked, as an infinitive without "to"; errors repeat it. `timeout` is
+        `request_timeout` of the options if None. A request that changes nothing on the server may
+        be sent again after `every` seconds. Raises `RequestTimeout`, `NoResponders` if no
+        subscriber has the subject, `PermissionDenied`, and `ConnectionFailed`.
         """
         seconds = self.options.request_timeout if timeout is None else timeout
         try:
@@ -121,42 +121,44 @@ class Connection:
             raise
 
     def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-        """Send a request to the JetStream API; return its reply. Raises `ApiError`, and what `request` raises."""
+        """Send a request to the JetStream API; return its reply.
+
+        Raises `ApiError`, and what `request` raises.
+        """
         return jsapi.reply(self.request(subject, body, context=context), context)
 
     def ask(
         self, subject: str, body: bytes, *, context: str, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Send a request that changes nothing on the server, and return the JSON object of its reply.
+        """Send a request that changes nothing on the server; return the JSON object of its reply.
 
-        A stream without a leader does not reply, and its requests are lost. So the request is sent again every 2
-        seconds within `timeout` (`request_timeout` if None), and the first reply counts. Raises what `api` raises.
+        A stream without a leader does not reply, and its requests are lost. So the request is sent
+        again every `Timing.ask_again` seconds within `timeout` (`request_timeout` if None), and the
+        first reply counts. Raises what `api` raises.
         """
-        return jsapi.reply(
-            self.request(
-                subject, body, context=context, timeout=timeout, every=self.timing.ask_again
-            ),
-            context,
-        )
+        every = self.timing.ask_again
+        reply = self.request(subject, body, context=context, timeout=timeout, every=every)
+        return jsapi.reply(reply, context)
 
     def ask_all(self, questions: Sequence[Question]) -> list[dict[str, Any] | ApiError]:
-        """Send requests that change nothing on the server in one go; return the replies in the same order.
+        """Send requests that change nothing on the server in one go; return the replies in order.
 
-        Each is sent as `ask` sends one. An error that the API answers with is returned. Raises anything else that `ask`
-        raises for the first that fails.
+        Each is sent as `ask` sends one. An error that the API answers with is returned. Raises
+        anything else that `ask` raises for the first that fails.
         """
         seconds = self.options.request_timeout
 
-        async def gather() -> list[bytes | BaseException]:
-            request = self._requests.request
-            sent = (
-                request(each.subject, each.body, each.context, seconds, every=self.timing.ask_again)
-                for each in questions
-            )
-            return await asyncio.gather(*sent, return_exceptions=True)
+        def request(question: Question) -> Coroutine[Any, Any, bytes]:
+            subject, context, body = question
+            every = self.timing.ask_again
+            return self._requests.request(subject, body, context, seconds, every=every)
 
+        async def gather() -> list[bytes | BaseException]:
+            return await asyncio.gather(*map(request, questions), return_exceptions=True)
+
+        payloads = self._loop.run(gather(), seconds + 5)
         replies: list[dict[str, Any] | ApiError] = []
-        for payload, question in zip(self._loop.run(gather(), seconds + 5), questions, strict=True):
+        for payload, question in zip(payloads, questions, strict=True):
             if isinstance(payload, RequestTimeout):
                 self.check()
             if isinstance(payload, BaseException):
@@ -168,7 +170,10 @@ class Connection:
         return replies
 
     def post(self, subject: str) -> None:
-        """Publish an empty message that nobody answers; does not wait. A cut may lose it, and a failure is logged."""
+        """Publish an empty message that nobody answers; does not wait.
+
+        A cut may lose it, and a failure is logged.
+        """
 
         def publish() -> None:
             try:
@@ -181,12 +186,16 @@ class Connection:
     def inbox(self, replies: bool = False, *, whole: bool = False, token: str = "*") -> Inbox:
         """Return a new inbox, with `replies` for replies to what it sends.
 
-        With `replies` it waits for the subscription, since `Inbox.send` goes past the client library's buffer. Without,
-        it does not wait: a failure comes out of `Inbox.get`. `whole` is for Direct Get, whose messages have no reply
-        subject. `token` is the last one of the subject: a server that looks for a subscriber of one subject does not
-        see a wildcard (snapshots begin two seconds later).
+        With `replies` it waits for the subscription. Without, it does not wait: `Inbox.get` raises
+        a failure. `whole` is for Direct Get, whose messages have no reply subject. `token` is the
+        last one of the subject: a server that looks for a subscriber of one subject does not see a
+        wildcard (snapshots begin two seconds later).
         """
-        carries = Carries.REPLIES if replies else Carries.MESSAGES if whole else Carries.ANSWERS
+        carries = Carries.ANSWERS
+        if replies:
+            carries = Carries.REPLIES
+        elif whole:
+            carries = Carries.MESSAGES
         # Random: two inboxes of one name would mix their answers up.
         name = f"{self.options.inbox_prefix}.{secrets.token_hex(11)}"
         inbox = Inbox(self._registry, name, carries)
@@ -199,34 +208,32 @@ class Connection:
                 inbox.put_cut(str(error))
 
         if replies:
-            self._loop.run(self._registry.subscribe(inbox, subject), self.options.request_timeout)
+            self._subscribe(inbox, subject)
         else:
             self._loop.soon(subscribe)
         return inbox
 
     def subscribe(self, subject: str, group: str) -> Subscribed:
-        """Return an inbox for all messages at a subject, or for its share in a queue group unless that is empty.
+        """Return an inbox for all messages at a subject, or for its share in a queue group.
 
-        A refused subscription comes out of `Inbox.get`. Raises `ConnectionFailed`.
+        `group` is empty for no group. `Inbox.get` raises a refused subscription. Raises
+        `ConnectionFailed`.
         """
         inbox = Subscribed(self._registry, (subject,))
-        self._loop.run(
-            self._registry.subscribe(inbox, subject, group), self.options.request_timeout
-        )
+        self._subscribe(inbox, subject, group)
         return inbox
 
     def listen(self, subjects: Sequence[str], group: str = "") -> Listener:
-        """Subscribe to these subjects, with wildcards; the listener has all messages from the return of this call on.
+        """Subscribe to these subjects, with wildcards.
 
-        A message that matches two of them comes twice. With a queue group it has its share. Raises `PermissionDenied`
-        and `ConnectionFailed`.
+        The listener has all messages from the return of this call on, or its share in a queue group
+        if given. A message that matches two subjects comes twice. Raises `PermissionDenied` and
+        `ConnectionFailed`.
         """
         listener = Listener(self._registry, subjects)
         try:
             for subject in listener.subjects:
-                self._loop.run(
-                    self._registry.subscribe(listener, subject, group), self.options.request_timeout
-                )
+                self._subscribe(listener, subject, group)
             self.check(self.options.request_timeout)
             if listener.denied is not None:
                 raise listener.denied
@@ -235,11 +242,15 @@ class Connection:
             raise
         return listener
 
-    def check(self, timeout: float | None = None) -> None:
-        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
+    def _subscribe(self, inbox: Inbox, subject: str, group: str = "") -> None:
+        subscribing = self._registry.subscribe(inbox, subject, group)
+        self._loop.run(subscribing, self.options.request_timeout)
 
-        Without `timeout` it has `timing.sign_of_life` seconds. Raises it at once while the
-        connection is down.
+    def check(self, timeout: float | None = None) -> None:
+        """Ping the server; open the connection again without an answer in time.
+
+        Without `timeout` the server has `Timing.sign_of_life` seconds. Raises `ConnectionFailed`
+        without an answer, and at once while the connection is down.
         """
         seconds = self.timing.sign_of_life if timeout is None else timeout
         self._loop.run(self._login.ping(seconds), seconds + 5)
@@ -255,16 +266,20 @@ class Connection:
             self._loop.run(self.end(), 4)
 
     def spellings(self, subject: str) -> tuple[str, ...]:
-        """Return the names that the server may have for a published subject: it takes its own domain out first."""
+        """Return the names that the server may have for a published subject.
+
+        It takes its own domain out first.
+        """
         return self._login.spellings(subject)
 
     async def open(
         self, patience: float, find_file: Callable[[str], str], *, starting: bool = True
     ) -> None:
-        """On the loop's thread: connect within `patience` seconds, or raise why that is not possible.
+        """On the loop's thread: connect within `patience` seconds, or raise why it is not possible.
 
-        A caller that waits longer than `connect_timeout` waits for the end of an outage, in which servers may refuse
-        logins as well. Unless servers may be `starting`, `ConnectionFailed` is raised once the ports of all refuse.
+        A caller that waits longer than `connect_timeout` waits for the end of an outage, in which
+        servers may refuse logins as well. Unless servers may be `starting`, `ConnectionFailed` is
+        raised once the ports of all refuse.
         """
         await self._login.open(patience, find_file, starting=starting)
 

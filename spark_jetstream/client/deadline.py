@@ -8,7 +8,7 @@ _LEAST = 2.0  # seconds
 
 
 def share(seconds: float, count: int) -> float:
-    """Return the seconds that each of `count` attempts has of these: at least two, if there are as many."""
+    """Return the seconds that each of `count` attempts has: at least two, if there are as many."""
     return max(seconds / count, min(seconds, _LEAST))
 
 
@@ -35,9 +35,10 @@ class Deadline:
 
 
 class Backoff:
-    """Pauses between attempts: `first` seconds, then twice as long each time, but at most `most` seconds.
+    """Pauses between attempts: `first` seconds, then twice as long each time, up to `most` seconds.
 
-    With `at_once` the second attempt follows the first one without a pause. For one thread; `pause` blocks it.
+    With `at_once` the second attempt follows the first one without a pause. For one thread; `pause`
+    blocks it.
     """
 
     def __init__(self, first: float = 0.05, most: float = 1.0, *, at_once: bool = False) -> None:

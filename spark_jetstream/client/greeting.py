@@ -1,4 +1,4 @@
-"""How a connection begins: a server's lines up to its PONG, checked before nats-py reads them, or another answer."""
+"""How a connection begins: a server's lines up to its PONG, checked, or another answer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from spark_jetstream.protocol.server_info import parsed_info
 Address = tuple[str, int]
 """Host or address, and port."""
 
-_LONGEST_ERROR = (
-    8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
-)
-_REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
+# Bytes of a line with -ERR: some name a subject, and a line of a client has 4096.
+_LONGEST_ERROR = 8192
+# The monitoring port of a nats-server answers with its figures.
+_REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"
 _MOST_LINES = 1000  # before the PONG; an honest server sends a few
 _HINT = f"; one that begins with TLS needs {advice.TLS_FIRST}"
 _MONITORING = re.compile(rb'HTTP/.*"server_id":.*?"port": ?(\d{1,5})\b', re.DOTALL)
@@ -41,7 +41,10 @@ class NotNats(ConnectionRefusedError):
 
 
 def not_nats(server: str, line: bytes, answer: bytes = b"", *, web: bool = False) -> NotNats:
-    """Return the error for a server (host:port) whose first line is no INFO. `answer` is that of `answer_of`."""
+    """Return the error for a server (host:port) whose first line is no INFO.
+
+    `answer` is that of `answer_of`.
+    """
     what = "NATS"
     if port := _MONITORING.match(answer):
         what = f"NATS but the monitoring of a nats-server, whose clients use port {int(port[1])}"
@@ -58,7 +61,10 @@ def not_nats(server: str, line: bytes, answer: bytes = b"", *, web: bool = False
 
 
 async def answer_of(address: Address, patience: float) -> bytes:
-    """Return how the server at an address answers `_REQUEST`, over another connection; nothing without an answer."""
+    """Return how the server at an address answers `_REQUEST`, over another connection.
+
+    Return nothing if it does not answer.
+    """
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         reader, writer = await asyncio.wait_for(asyncio.open_connection(*address), patience / 2)
         try:
@@ -94,12 +100,16 @@ async def first_line(
                 raise not_nats(server, answer, answer)
         await asyncio.wait([line], timeout=deadline.left)
         if not line.done():
-            raise NotNats(
-                f"the server at {server} accepts connections and says nothing{_HINT if plain else ''}"
-            )
+            silent = f"the server at {server} accepts connections and says nothing"
+            raise NotNats(_with_hint(silent, plain=plain))
         return await line
     finally:
         line.cancel()
+
+
+def _with_hint(problem: str, *, plain: bool) -> str:
+    """Return a problem with silence, which may be that of a server that waits for TLS."""
+    return f"{problem}{_HINT}" if plain else problem
 
 
 class Greeting:
@@ -126,7 +136,7 @@ class Greeting:
         Raises `NotNats` for another line.
         """
         if not line:
-            raise NotNats(f"the server closed the connection{_HINT if plain else ''}")
+            raise NotNats(_with_hint("the server closed the connection", plain=plain))
         if not line.startswith(b"INFO"):
             raise not_nats(self._server, line)
         self.greeted = True
@@ -138,15 +148,15 @@ class Greeting:
     async def login(self, readline: Callable[[], Awaitable[bytes]], seconds: float) -> bytes:
         """Return the server's answer to CONNECT and PING, PONG or -ERR, as nats-py may read it.
 
-        A server that needs more than two seconds for a login (an authorization callout, load) sends its own first PING
-        before that, and a server may send INFO at any time. Raises `NotNats` for a line that does not belong there, and
-        `TimeoutError` without an answer within `seconds`.
+        A server that needs more than two seconds for a login (an authorization callout, load) sends
+        its own first PING before that, and a server may send INFO at any time. Raises `NotNats` for
+        a line that does not belong there, and `TimeoutError` without an answer within `seconds`.
         """
         try:
             return await asyncio.wait_for(self._answer(readline), seconds)
         except asyncio.TimeoutError:
-            text = f"the server at {self._server} did not confirm the login in time {advice.CONNECT_TIMEOUT}"
-            raise TimeoutError(text) from None
+            late = f"the server at {self._server} did not confirm the login in time"
+            raise TimeoutError(f"{late} {advice.CONNECT_TIMEOUT}") from None
 
     async def _answer(self, readline: Callable[[], Awaitable[bytes]]) -> bytes:
         for _ in range(_MOST_LINES):

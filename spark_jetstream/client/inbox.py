@@ -25,19 +25,20 @@ Pairs = Sequence[tuple[str, str]]
 _Own = TypeVar("_Own", bound="Inbox")
 
 MOST_WAITING = 96 << 20
-"""Bytes of memory that may wait in an inbox beside what its reader expects: a limit for servers that send more than was
-requested. The largest message has as many."""
+"""Bytes of memory that may wait in an inbox beside those that its reader expects: a limit for
+servers that send more than was requested. The largest message has as many."""
 _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
-_SMALL = 4  # where much waits, messages that are less than this part of the memory they came into get their own
+# Where much waits, messages that fill less than this part of their memory get their own.
+_SMALL = 4
 
 
 class Inbox:
     """Made by `Connection.inbox`, for one reader at a time; use it as a context manager.
 
-    Everything published through it is answered to `<subject>.<token>`, so an answer tells by its own subject which
-    request it belongs to. `get` hands out what came, in the order of the wire; `receive` also replies of the API. It
-    has thirteen attributes because two threads use it, the loop's and the reader's, and each counts what it does.
+    Everything published through it is answered to `<subject>.<token>`, so the subject of an answer
+    tells which request it belongs to. `get` returns answers in the order of the wire; `receive`
+    also replies of the API.
     """
 
     exclusive: bool = False
@@ -49,29 +50,29 @@ class Inbox:
         self.subject = subject
         self.carries = carries
         self.pace = 0.0
-        """Seconds between two reads of the connection, set by the reader while many answers are to come: each read
-        costs the same, for one answer or for hundreds."""
+        """Seconds between two reads of the connection. The reader sets it while it expects many
+        answers: each read costs the same, for one answer or for hundreds."""
         self.generation = registry.login.reconnects
-        """The login whose connection the inbox uses: of the time when it was made, or last resumed."""
+        """The login whose connection the inbox uses: since it was made, or last resumed."""
         self._registry = registry
-        self._events: queue.SimpleQueue[tuple[Event, int]] = (
-            queue.SimpleQueue()
-        )  # each with its bytes of memory
+        # Each event has its bytes of memory.
+        self._events: queue.SimpleQueue[tuple[Event, int]] = queue.SimpleQueue()
         self._most_bytes = MOST_WAITING  # that may wait in `_events`
-        self._came = 0  # bytes that were put: counted on the loop's thread
-        self._taken = 0  # bytes that were taken: counted on the reader's thread
-        self._buffer: bytes | bytearray | None = (
-            None  # of the last frames, which may share it with the next ones
-        )
+        # Bytes that were put and taken. Each thread counts its own.
+        self._came = 0  # on the loop's thread
+        self._taken = 0  # on the reader's thread
+        # The memory of the last frames, which may share it with the next ones.
+        self._buffer: bytes | bytearray | None = None
         self._full = False  # too much has waited: nothing is put any more
         self._published: set[str] = set()  # subjects of requests, which the server may refuse
 
     def publish(
         self, subject: str, payload: bytes, token: int | str | None, headers: Pairs = ()
     ) -> None:
-        """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`.
+        """Send a request whose answers come to this inbox; does not wait.
 
-        Without a token it asks for no answer. What is published in a row goes out in this order.
+        Without a token it asks for no answer. Requests go out in the order of the calls. `get`
+        raises their failures.
         """
         self._published.add(subject)
         reply = "" if token is None else f"{self.subject}.{token}"
@@ -82,11 +83,12 @@ class Inbox:
         return answer.subject.decode("utf-8", "replace").removeprefix(f"{self.subject}.")
 
     def send(self, frames: bytes | memoryview | Sequence[bytes | memoryview]) -> None:
-        """Send complete PUB and HPUB frames, built with the reply subjects `<subject>.<number>`; does not wait.
+        """Send complete PUB and HPUB frames; does not wait.
 
-        What is given must not change any more. It goes out in the order of the calls, once or not at all: over the
-        connection as it was when the inbox was made or last resumed. When that is gone nothing is sent, and a
-        `ConnectionFailed` comes out of `get` until `resume` is called. For an inbox that carries `REPLIES`.
+        Their reply subjects are `<subject>.<number>`, and they must not change any more. They go
+        out in the order of the calls, once or not at all: over the connection as it was when the
+        inbox was made or last resumed. When that is gone nothing is sent, and `get` raises
+        `ConnectionFailed` until `resume` is called. For an inbox that carries `REPLIES`.
         """
         if self.carries is not Carries.REPLIES:
             raise ValueError("only an inbox with replies=True sends frames")
@@ -96,16 +98,17 @@ class Inbox:
         )
 
     def resume(self, patience: float) -> None:
-        """Wait up to `patience` seconds until the connection is up, and send over that one from now on.
+        """Wait until the connection is up, and send over that one from now on.
 
-        What was sent before and has no answer yet may be stored or not, unless the connection was never cut. `get`
-        still hands out answers that came before the cut. Raises `ConnectionFailed` if the connection does not come back
-        in time, at once if it was closed for good (`Connection.usable` is false).
+        Frames without an answer may be stored or not, unless the connection was never cut. `get`
+        still returns answers that came before the cut. Raises `ConnectionFailed` if the connection
+        does not come back within `patience` seconds, and at once if it was closed for good
+        (`Connection.usable` is false).
         """
         self._registry.loop.run(self._adopt(patience), patience + 5)
 
     def get(self, timeout: float) -> Frames | Status | None:
-        """The next run of messages or status; None when nothing came within `timeout` seconds.
+        """Return the next run of messages or status; None if none comes within `timeout` seconds.
 
         Raises what `receive` raises.
         """
@@ -116,16 +119,15 @@ class Inbox:
     def receive(
         self, timeout: float, token: str | None = None
     ) -> Frames | Status | ApiReply | None:
-        """The next run of messages or status, or the reply to the request that was published with `token`.
+        """Return the next run of messages or status, or the reply to the request with `token`.
 
-        None when nothing came within `timeout` seconds. Raises `ProtocolError` if the server sent too much;
-        `ConsumerLost` for a reply to another request, and after a cut (`REPLIES`: `ConnectionFailed`); and
-        `PermissionDenied` for a request (`REPLIES`: for any publish of the connection, `subject` in lower case).
+        None if nothing comes within `timeout` seconds. Raises `ProtocolError` if the server sent
+        too much; `ConsumerLost` for a reply to another request, and after a cut (`REPLIES`:
+        `ConnectionFailed`); and `PermissionDenied` for a request (`REPLIES`: for any publish of the
+        connection, with `subject` in lower case).
         """
         try:
-            event, size = (
-                self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
-            )
+            event, size = self._events.get(timeout > 0, timeout)
         except queue.Empty:
             return None
         self._taken += size
@@ -138,7 +140,7 @@ class Inbox:
         return event
 
     def expect(self, most_bytes: int) -> None:
-        """The reader asks for so many bytes at a time; more of them may wait here from now on."""
+        """Let as many more bytes wait here: the reader asks for so many at a time."""
         self._most_bytes = MOST_WAITING + most_bytes
 
     def close(self) -> None:
@@ -163,9 +165,8 @@ class Inbox:
         """Let `get` hand this out or raise it, unless too much waits already."""
         if self._full:
             return
-        much = (
-            2 * (self._came - self._taken) > self._most_bytes
-        )  # a reader that keeps up has no use for a copy
+        # A reader that keeps up has no use for a copy.
+        much = 2 * (self._came - self._taken) > self._most_bytes
         if much and isinstance(event, Frames) and event.data is not self._buffer:
             event = _apart(event)
         size = self._memory_of(event)
@@ -178,25 +179,28 @@ class Inbox:
         self._events.put((event, size))
 
     def _memory_of(self, event: Event) -> int:
-        """About how many bytes an event keeps; a buffer that several events share counts once."""
+        """Return about how many bytes an event keeps; memory that several share counts once."""
         if isinstance(event, ApiReply):
             return _EVENT + len(event.payload)
         if isinstance(event, Status):
             return _EVENT + sum(len(name) + len(value) for name, value in event.headers.items())
         if isinstance(event, JetStreamError):
             return _EVENT
-        shared = event.data is self._buffer
-        self._buffer = event.data
-        return _EVENT + _MESSAGE * len(event) + (0 if shared else len(event.data))
+        size = _EVENT + _MESSAGE * len(event)
+        if event.data is not self._buffer:
+            self._buffer = event.data
+            size += len(event.data)
+        return size
 
     def put_cut(self, message: str) -> None:
-        """The connection was cut, or was not there to send something."""
-        self.put(
-            ConnectionFailed(message) if self.carries is Carries.REPLIES else ConsumerLost(message)
-        )
+        """Hear that the connection was cut, or was not there to send something."""
+        if self.carries is Carries.REPLIES:
+            self.put(ConnectionFailed(message))
+        else:
+            self.put(ConsumerLost(message))
 
     async def _adopt(self, patience: float) -> None:
-        """Go on with the connection that is up next, and forget that the ones before it were cut."""
+        """Go on with the connection that is up next, and forget the cuts before it."""
         await self._registry.login.wait(patience)
         if self.generation == self._registry.login.reconnects:
             return
@@ -209,30 +213,38 @@ class Inbox:
                 self._events.put((event, size))
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
-        """The server refused a publish or a subscription to `subject` (in lower case); whether that is told here.
-
-        `inboxes` is the error for a subscription that concerns this inbox.
-        """
-        error: PermissionDenied | None = None
+        """Hear that the server has refused a publish or a subscription; whether it is of here."""
         if publishing:
-            published = (
-                name for own in self._published for name in self._registry.login.spellings(own)
-            )
-            own = next((name for name in published if name.lower() == subject), None)
-            named = subject if self.carries is Carries.REPLIES else own
-            if named is not None:
-                error = PermissionDenied(f"the account may not publish to {named}", subject=named)
-        elif subject.startswith(f"{self.subject.lower()}."):
-            error = inboxes
-        if error is not None:
-            self.put(error)
-        return error is not None
+            named = self._published_name(subject)
+            if named is None:
+                return False
+            self.put(PermissionDenied(f"the account may not publish to {named}", subject=named))
+            return True
+        if not subject.startswith(f"{self.subject.lower()}."):
+            return False
+        self.put(inboxes)
+        return True
+
+    def _published_name(self, subject: str) -> str | None:
+        """Return the inbox's own name of a subject (in lower case) that it publishes to."""
+        if self.carries is Carries.REPLIES:
+            return subject  # nobody knows the subjects of the frames that it has sent
+        for own in self._published:
+            for name in self._registry.login.spellings(own):
+                if name.lower() == subject:
+                    return name
+        return None
 
 
 def _apart(frames: Frames) -> Frames:
-    """Return messages without what came before and after them for others, unless they are much of the memory."""
-    first, end = int(frames.begin[0]), int(frames.line_end[-1] + frames.size[-1]) + 2
+    """Copy messages out of a shared buffer, unless they fill most of it."""
+    first = int(frames.begin[0])
+    end = int(frames.line_end[-1] + frames.size[-1]) + 2
     if _SMALL * (end - first) >= len(frames.data):
         return frames
-    begin, line_end = frames.begin - first, frames.line_end - first
-    return replace(frames, data=frames.data[first:end], begin=begin, line_end=line_end)
+    return replace(
+        frames,
+        data=frames.data[first:end],
+        begin=frames.begin - first,
+        line_end=frames.line_end - first,
+    )

@@ -3,12 +3,12 @@
 A connection is in one of four states. nats-py makes the attempts, and its callbacks move the
 connection on:
 
-| state   | what holds then      | what ends it                                                               |
-|---------|----------------------|----------------------------------------------------------------------------|
-| opening | `open` waits         | a login: up; a reason that is final, or no login in time: ended            |
-| up      | `Login.is_up`        | a cut, or no answer to `ping`: down; an error that will not pass: ended    |
-| down    | nats-py tries on     | a login: up, and `reconnects` is one more; a reason that is final: ended   |
-| ended   | `client.is_closed`   | nothing; the pool opens another connection                                 |
+| state   | while                | ends with                                                       |
+|---------|----------------------|-----------------------------------------------------------------|
+| opening | `open` waits         | a login: up; a final reason, or no login in time: ended         |
+| up      | `Login.is_up`        | a cut, or no answer to `ping`: down; a lasting error: ended     |
+| down    | nats-py tries again  | a login: up, `reconnects` is one more; a final reason: ended    |
+| ended   | `Login.closed`       | nothing; the pool opens another connection                      |
 
 Final is a refusal by each server, once refusals have lasted `Timing.refused_for`. A server that is
 down may accept the login. Before the first login a refusal by each that is up is final at once,
@@ -143,7 +143,7 @@ class Login:
     async def open(
         self, patience: float, find_file: Callable[[str], str], *, starting: bool
     ) -> None:
-        """Connect within `patience` seconds, or raise why that is not possible: see `Connection.open`."""
+        """Connect within `patience` seconds, or raise why it is not possible: `Connection.open`."""
         seconds = self.options.connect_timeout
         self._starting = starting
         if patience <= seconds:  # the caller does not wait for the end of an outage
@@ -163,15 +163,17 @@ class Login:
             if self._final.done():
                 raise self._final.result()
             if not attempt.done():
+                servers = self.options.display_servers
                 raise ConnectionFailed(
-                    f"no NATS server could be reached at {self.options.display_servers} within {patience:g} s "
+                    f"no NATS server could be reached at {servers} within {patience:g} s "
                     f"{advice.SERVERS}{self._reason()}"
                 )
             try:
                 await attempt
             except _TROUBLE as error:
+                servers = f"{self.options.display_servers} {advice.SERVERS}"
                 raise ConnectionFailed(
-                    f"cannot connect to {self.options.display_servers} {advice.SERVERS}: {error_text(error)}"
+                    f"cannot connect to {servers}: {error_text(error)}"
                 ) from None
             self._accepted()
             await self._learn_limit()
@@ -222,25 +224,25 @@ class Login:
     async def wait(self, patience: float) -> None:
         """Wait until the connection is up. Raises `ConnectionFailed` after `patience` seconds."""
         deadline = Deadline(patience)
+        connection = f"the connection to {self.options.display_servers}"
         while not self.is_up:
             if self._final.done():
                 raise copy.copy(self._final.result())
             if self.client.is_closed:
-                raise ConnectionFailed(
-                    f"the connection to {self.options.display_servers} was closed{self._reason()}"
-                )
+                raise ConnectionFailed(f"{connection} was closed{self._reason()}")
             if deadline.expired:
                 raise ConnectionFailed(
-                    f"the connection to {self.options.display_servers} was lost and not made again within "
-                    f"{patience:g} s{self._reason()}"
+                    f"{connection} was lost and not made again within {patience:g} s"
+                    f"{self._reason()}"
                 )
             await asyncio.sleep(deadline.within(self.timing.look_again))
 
     async def ping(self, timeout: float) -> None:
-        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
+        """Ping the server; open the connection again without an answer in time.
 
-        With the answer the server has all that was published before, and all subscriptions. Raises the error at once
-        while the connection is down, and at a cut, which concerns no later connection.
+        With the answer the server has all that was published before, and all subscriptions. Raises
+        `ConnectionFailed` without an answer, at a cut, which concerns no later connection, and at
+        once while the connection is down.
         """
         if not self.is_up:
             raise ConnectionFailed(
@@ -279,16 +281,21 @@ class Login:
             self._unsent.append(frame)
 
     async def _learn_limit(self) -> None:
-        """Ping the server: its answer comes after the limit of the account (`ServerState.most_bytes`)."""
+        """Ping the server: the answer comes after the limit of the account."""
         with contextlib.suppress(ConnectionFailed):
             await self.ping(self.options.request_timeout)
 
     def spellings(self, subject: str) -> tuple[str, ...]:
-        """Return the names that the server may have for a published subject: it takes its own domain out first."""
+        """Return the names that the server may have for a published subject.
+
+        It takes its own domain out first.
+        """
         rest = subject.removeprefix(f"{self.options.api_prefix_resolved}.")
         if self.options.domain is None or rest == subject:
             return (subject,)
-        return subject, rest if rest.startswith("$KV.") else f"{DEFAULT_PREFIX}.{rest}"
+        if rest.startswith("$KV."):
+            return subject, rest
+        return subject, f"{DEFAULT_PREFIX}.{rest}"
 
     def _reason(self) -> str:
         for _, refusal in self._refusals.values():  # which says more than a server that is down
@@ -397,7 +404,10 @@ class Login:
 
     def _count_closed_port(self, closed: str) -> None:
         """Count an attempt that has found no server, for the reason `closed`; "" begins anew."""
-        self._closed_ports = self._closed_ports + 1 if closed else 0
+        if not closed:
+            self._closed_ports = 0
+            return
+        self._closed_ports += 1
         each = self._closed_ports >= len(self.client.servers)
         if each and not self._starting and not self._final.done():
             servers = self.options.display_servers

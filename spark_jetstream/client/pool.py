@@ -1,4 +1,4 @@
-"""The connections of this process: one event loop in a background thread, one connection for each set of options."""
+"""The connections of this process, one for each set of options, on one event loop in a thread."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def connect(
 ) -> Connection:
     """The process's connection for these options, opened if need be.
 
-    Waits up to `patience` seconds (`connect_timeout` if None) for one that was lost, and at least `connect_timeout` for
-    a new one: a job, and a program, ride out the start of a server. Unless servers may be `starting`, it does not wait
-    for a new one once the ports of all have refused (`connect_at_once`).
-    `find_file` says where on this node a file named by an option is. Raises `ConnectionFailed`, `AuthenticationFailed`,
-    `OptionError`.
+    Waits up to `patience` seconds (`connect_timeout` if None) for one that was lost, and at least
+    `connect_timeout` for a new one: a job, and a program, ride out the start of a server. Unless
+    servers may be `starting`, it does not wait for a new one once the ports of all have refused
+    (`connect_at_once`). `find_file` says where on this node a file named by an option is. Raises
+    `ConnectionFailed`, `AuthenticationFailed`, `OptionError`.
     """
     seconds = options.connect_timeout if patience is None else patience
     with _lock:
@@ -59,7 +59,7 @@ def connect(
             loop = _event_loop()
 
             async def make() -> Connection:
-                """It puts what it opens into the pool itself: who waits for it may have been interrupted."""
+                # It puts the connection into the pool itself: who waits may have been interrupted.
                 try:
                     connection = Connection(options, loop, timing)
                     await connection.open(seconds, find_file, starting=starting)
@@ -92,17 +92,22 @@ def connect(
 
 
 def connect_at_once(options: ConnectionOptions) -> Connection:
-    """Return the connection of a command: as `connect` does, but without waiting for a server to start.
+    """Return the connection of a command: `connect`, but do not wait for a server to start.
 
-    A person waits for the command, and can start the server. `connect_timeout` is for servers that do not answer.
+    A person waits for the command, and can start the server. `connect_timeout` is for servers that
+    do not answer.
     """
     return connect(options, starting=False)
 
 
 def close_all() -> None:
-    """Close every connection of this process, also those that are being opened; the next `connect` opens new ones."""
+    """Close every connection of this process, also those that are being opened.
+
+    The next `connect` opens new ones.
+    """
     with _lock:
-        opening, connections = [*_opening.values()], [*_pool.values()]
+        opening = [*_opening.values()]
+        connections = [*_pool.values()]
         _opening.clear()
         _pool.clear()
     # Not under the lock, which the loop's thread takes.

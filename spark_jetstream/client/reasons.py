@@ -1,4 +1,4 @@
-"""Why a connection failed, in words: errors of sockets, of TLS and of nats-py, without numbers of the system."""
+"""Why a connection failed, in words: errors of sockets, TLS and nats-py, without numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def error_text(error: BaseException | None) -> str:
 
 
 def nowhere(error: Exception) -> str:
-    """Return why there is no server: its host is unknown, or nothing listens at any of its addresses; else ""."""
+    """Return why there is no server, or "" if there may be one.
+
+    Its host is unknown, or nothing listens at any of its addresses.
+    """
     text = error_text(error)
     return text if text in (UNKNOWN_HOST, NOTHING_LISTENS) else ""
 
@@ -64,12 +67,14 @@ def _words(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (getattr(error, "reason", None) or "").replace("_", " ").lower()
     if error.errno is not None:
-        # A number of the resolver is none of the system's.
-        return _meaning(
-            error.errno, str(error.strerror) if isinstance(error, socket.gaierror) else ""
-        )
+        if isinstance(error, socket.gaierror):
+            # A number of the resolver is none of the system's.
+            return _meaning(error.errno, str(error.strerror))
+        return _meaning(error.errno)
     text = str(error)
-    numbers = _NUMBER.findall(text) if _SEVERAL in text else []
+    if _SEVERAL not in text:
+        return ""
+    numbers = _NUMBER.findall(text)
     return ", ".join(dict.fromkeys(_meaning(int(number)) for number in numbers))
 
 

@@ -1,4 +1,4 @@
-"""What an error means that a connection ends with: a refused login, a refused subject, an outage."""
+"""The meaning of an error that a connection ends with: a refusal, of a kind, or an outage."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def refusal(
 ) -> JetStreamError | None:
     """Return the error for a refused connection; None when `error` stands for no refusal.
 
-    `login` has the arguments of the attempt (`auth.connect_arguments`), `info` is the server's INFO.
+    `login` has the arguments of the attempt (`auth.connect_arguments`), `info` is the INFO of the
+    server.
     """
     server = f"the NATS server at {options.display_servers}"
     if isinstance(error, ssl.SSLCertVerificationError):

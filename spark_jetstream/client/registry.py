@@ -17,9 +17,12 @@ Event = Frames | Status | ApiReply | JetStreamError
 class Carries(enum.Enum):
     """What comes to a subscription, and how it is read."""
 
-    ANSWERS = "messages of consumers as `Frames`; what has no reply subject as `Status`, or `ApiReply` without headers"
-    MESSAGES = "answers to Direct Gets, which have no reply subject, and other messages: all of them as `Frames`"
-    REPLIES = "replies to what `Inbox.send` sends: all of them as `Frames`"
+    ANSWERS = (
+        "messages of consumers as `Frames`; those without a reply subject as `Status`, or as "
+        "`ApiReply` without headers"
+    )
+    MESSAGES = "answers to Direct Gets, which have no reply subject, and others: all as `Frames`"
+    REPLIES = "replies to frames that `Inbox.send` sends: all as `Frames`"
     RESPONSES = "replies to requests: as `ApiReply` without headers, as `Frames` with them"
 
 
@@ -115,7 +118,7 @@ class Registry:
             known.subscriber.put(event)
 
     def pace(self) -> float:
-        """Return the seconds between two reads: the fewest that a subscriber asks for, 0 if none."""
+        """Return the seconds between two reads: the fewest that a subscriber asks for, or 0."""
         wanted = (each.subscriber.pace for each in self._open.values())
         return min(filter(None, wanted), default=0.0)
 

@@ -1,4 +1,4 @@
-"""Requests whose connection is opened when it is needed, and which are sent again while their failure may pass."""
+"""Requests that open their connection, and are sent again while their failure may pass."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Connect = Callable[[float], Connection]
-"""Returns the connection of the process, and waits at most so many seconds for it. Raises `ConnectionFailed`."""
+"""Returns the connection of the process, and waits at most so many seconds for it.
+
+Raises `ConnectionFailed`.
+"""
 
 
 @dataclass(eq=False)
 class Requests:
     """Requests to one server, each retried for `retry_timeout` seconds.
 
-    An error that may pass (a connection that was cut, no reply, an election) is retried with pauses; any other error is
-    raised at once. `first` has the seconds for those until one succeeds, None if they are no fewer: a server that was
-    never reached is more likely the wrong one than one that restarts.
+    An error that may pass (a connection that was cut, no reply, an election) is retried with
+    pauses; any other error is raised at once. `first` has the seconds for requests until one
+    succeeds, None if they are no fewer: a server that was never reached is more likely the wrong
+    one than one that restarts.
     """
 
     connect: Connect
@@ -39,9 +43,15 @@ class Requests:
     first: float | None = None
 
     def call(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns. It is called again after an error that may pass; the last error is raised."""
-        patience = self.retry_timeout if self.first is None else min(self.first, self.retry_timeout)
-        deadline, backoff = Deadline(patience), Backoff()
+        """Return what `work` returns.
+
+        It is called again after an error that may pass. Raises the last error.
+        """
+        patience = self.retry_timeout
+        if self.first is not None:
+            patience = min(self.first, patience)
+        deadline = Deadline(patience)
+        backoff = Backoff()
         while True:
             try:
                 result = work(self.connect(patience))
@@ -56,10 +66,11 @@ class Requests:
     def ask(
         self, endpoint: Endpoint, stream: str = "", *, context: str, prefix: str | None = None
     ) -> dict[str, Any]:
-        """Return the reply to a request of the JetStream API that changes nothing on the server, and has no body.
+        """Return the reply to a request of the JetStream API that has no body.
 
-        `context` is what is asked, as an infinitive without "to"; errors repeat it. `prefix` is that of the API, if not
-        the connection's. Raises what `Connection.ask` raises, after `retry_timeout`.
+        It changes nothing on the server. `context` says what is asked, as an infinitive without
+        "to"; errors repeat it. `prefix` is that of the API, if not the connection's. Raises what
+        `Connection.ask` raises, after `retry_timeout`.
         """
         return self.call(
             lambda connection: ask(connection, endpoint, stream, context=context, prefix=prefix)
@@ -70,27 +81,33 @@ class Requests:
         return self.call(lambda connection: connection.can(feature))
 
     def stream(self, name: str, context: str = "") -> StreamSummary:
-        """Return the state of a stream (STREAM.INFO). Raises `StreamNotFound`, and what `ask` raises."""
+        """Return the state of a stream (STREAM.INFO).
+
+        Raises `StreamNotFound`, and what `ask` raises.
+        """
         return self.call(lambda connection: stream_info(connection, name, context))
 
     def streams(self, contexts: Mapping[str, str]) -> dict[str, StreamSummary | StreamNotFound]:
-        """Return the states of several streams, name -> context, asked in one go. Raises what `stream` raises.
+        """Return the states of several streams, name -> context, asked in one go.
 
-        A stream that the server does not know has the error in place of a state.
+        A stream that the server does not know has the error in place of a state. Raises what
+        `stream` raises.
         """
 
         def ask_all(connection: Connection) -> dict[str, StreamSummary | StreamNotFound]:
-            subjects = [
-                jsapi.subject(connection.prefix, jsapi.STREAM_INFO, each) for each in contexts
-            ]
-            asked = [Question(*each) for each in zip(subjects, contexts.values(), strict=True)]
+            asked = []
+            for name, context in contexts.items():
+                subject = jsapi.subject(connection.prefix, jsapi.STREAM_INFO, name)
+                asked.append(Question(subject, context))
+            replies = connection.ask_all(asked)
             found: dict[str, StreamSummary | StreamNotFound] = {}
-            for (name, context), reply in zip(
-                contexts.items(), connection.ask_all(asked), strict=True
-            ):
-                if isinstance(reply, ApiError) and not isinstance(reply, StreamNotFound):
+            for (name, context), reply in zip(contexts.items(), replies, strict=True):
+                if isinstance(reply, StreamNotFound):
+                    found[name] = reply
+                elif isinstance(reply, ApiError):
                     raise reply
-                found[name] = reply if isinstance(reply, StreamNotFound) else _state(reply, context)
+                else:
+                    found[name] = _state(reply, context)
             return found
 
         return self.call(ask_all)
@@ -104,7 +121,10 @@ def stream_info(
     prefix: str | None = None,
     timeout: float | None = None,
 ) -> StreamSummary:
-    """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
+    """Return the state of a stream, asked once over this connection.
+
+    Raises what `Requests.stream` raises, at once.
+    """
     context = context or f"read the state of stream {name}"
     return _state(
         ask(connection, jsapi.STREAM_INFO, name, context=context, prefix=prefix, timeout=timeout),
@@ -113,10 +133,10 @@ def stream_info(
 
 
 def settled_info(connection: Connection, name: str, context: str) -> StreamSummary:
-    """Return the state of a stream as no leader of former times says it; waits for `Timing.election`.
+    """Return the state of a stream as no former leader says it; waits for `Timing.election`.
 
-    To be called before a loss is said. Raises what `stream_info` raises, and `ServerBusy` if the server that answers
-    does not prove that a majority follows it.
+    To be called before a loss is reported. Raises what `stream_info` raises, and `ServerBusy` if
+    the server that answers does not prove that a majority follows it.
     """
     time.sleep(connection.timing.election)
     state = stream_info(connection, name, context)
@@ -130,12 +150,15 @@ def settled_info(connection: Connection, name: str, context: str) -> StreamSumma
 def info_of(connection: Connection, name: str, created: str | None, context: str) -> StreamSummary:
     """Return the state of the stream that was created at that time, as `stream_info` does.
 
-    Another stream, or none, comes back (or `StreamNotFound` is raised) only after a second look, by `settled_info`.
-    `created` is None where the time is not known: then a leader that a majority follows is believed at once.
+    Return another stream, or raise `StreamNotFound`, only after a second look, by `settled_info`.
+    `created` is None where the time is not known: then a leader that a majority follows is believed
+    at once.
     """
     with contextlib.suppress(StreamNotFound):
         state = stream_info(connection, name, context)
-        expected = state.followed if created is None else state.created == created
+        expected = state.created == created
+        if created is None:
+            expected = state.followed
         if expected or not state.clustered:
             return state
     return settled_info(connection, name, context)
@@ -164,6 +187,6 @@ def ask(
     prefix: str | None = None,
     timeout: float | None = None,
 ) -> dict[str, Any]:
-    """Return the reply to a request that changes nothing on the server, asked once over this connection."""
+    """Return the reply to a request that changes nothing on the server, asked once."""
     subject = jsapi.subject(prefix or connection.prefix, endpoint, stream, consumer)
     return connection.ask(subject, body, context=context, timeout=timeout)

@@ -13,8 +13,8 @@ class ServerPool:
     """Keeps the servers of nats-py's client as a cluster announces them.
 
     nats-py's own list only grows: in an outage each server that has left would be tried
-    (test_servers_that_have_left_a_cluster_are_forgotten). It also makes nats:// URLs of servers that
-    are announced over WebSocket (test_another_server_over_websocket).
+    (test_servers_that_have_left_a_cluster_are_forgotten). It also makes nats:// URLs of servers
+    that are announced over WebSocket (test_another_server_over_websocket).
     """
 
     def __init__(self, given: Sequence[str], client: Client) -> None:

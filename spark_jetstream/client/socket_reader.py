@@ -8,9 +8,10 @@ from spark_jetstream.protocol.incoming import Incoming
 
 
 class SocketReader:
-    """Reads what a transport puts into `incoming`. It takes the place of asyncio's `StreamReader`, which copies twice.
+    """Reads what a transport puts into `incoming`.
 
-    While more than `most` bytes wait, and all that is needed, the transport pauses.
+    It takes the place of asyncio's `StreamReader`, which copies each byte twice. While more than
+    `most` bytes wait, and all that is needed, the transport pauses.
     """
 
     def __init__(self, most: int) -> None:
@@ -19,9 +20,8 @@ class SocketReader:
         self._most = most
         self._news = asyncio.Event()  # set by what comes, cleared before a read waits
         self._over = False  # nothing more comes
-        self._failure: Exception | None = (
-            None  # why nothing more comes, raised once what came was read
-        )
+        # Why nothing more comes: raised once the buffered bytes are used.
+        self._failure: Exception | None = None
         self._paused = False  # whether the source is
 
     def came(self, count: int) -> None:
@@ -35,7 +35,8 @@ class SocketReader:
 
     def end(self, failure: Exception | None = None) -> None:
         """Note that nothing more comes, and why."""
-        self._over, self._failure = True, failure
+        self._over = True
+        self._failure = failure
         self._news.set()
 
     def at_eof(self) -> bool:
@@ -45,7 +46,7 @@ class SocketReader:
     async def read(self) -> Incoming:
         """Return what is not used yet, once it is all that is needed, or nothing more comes.
 
-        Raises what has cut the connection when what came before was used.
+        Once the buffered bytes are used up, raises the error that cut the connection.
         """
         await self._wait()
         return self.incoming
@@ -80,12 +81,12 @@ class SocketReader:
 class SocketProtocol(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
     """Receives for a `SocketReader`, and is a protocol for `StreamWriter`.
 
-    A connection begins TLS with another one, which keeps the writer of the `plain` connection: asyncio would close it,
-    with a warning, if nobody held it while TLS says goodbye.
+    A connection begins TLS with another one, which keeps the writer of the `plain` connection:
+    asyncio would close it, with a warning, if nobody held it while TLS says goodbye.
     """
 
     def __init__(self, reader: SocketReader, plain: asyncio.StreamWriter | None = None) -> None:
-        super().__init__(None)  # type: ignore[arg-type]  # asyncio means a protocol without a `StreamReader`
+        super().__init__(None)  # type: ignore[arg-type]  # asyncio has no other word for no reader
         self.reader = reader
         self.plain = plain
 

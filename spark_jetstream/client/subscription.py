@@ -31,7 +31,10 @@ class CoreMessage(NamedTuple):
 
     @property
     def headers(self) -> dict[str, list[str]]:
-        """The headers: every value of every name, in their order. Bytes that are not UTF-8 become U+FFFD."""
+        """The headers: every value of every name, in their order.
+
+        Bytes that are not UTF-8 become U+FFFD.
+        """
         return block_headers(self.hdrs)
 
 
@@ -44,10 +47,9 @@ def messages(frames: Frames) -> Iterator[CoreMessage]:
     """Yield the messages of a run."""
     lines = frames.lines.tobytes()
     for at, (hdrs, data) in enumerate(frames.parts()):
-        subject = lines[int(frames.subject_start[at]) : int(frames.subject_end[at])].decode(
-            "utf-8", "replace"
-        )
-        yield CoreMessage(subject, data, frames.reply_subject(at), hdrs)
+        subject = lines[int(frames.subject_start[at]) : int(frames.subject_end[at])]
+        text = subject.decode("utf-8", "replace")
+        yield CoreMessage(text, data, frames.reply_subject(at), hdrs)
 
 
 class Dropped(NamedTuple):
@@ -65,7 +67,7 @@ _Heard = CoreMessage | Dropped | JetStreamError | _Disconnect | None
 
 
 class Subscribed(Inbox):
-    """Made by `Connection.subscribe`: an inbox that has all messages of some subjects of the account, as `Frames`."""
+    """Made by `Connection.subscribe`: an inbox for all messages of some subjects, as `Frames`."""
 
     exclusive = True
 
@@ -73,28 +75,29 @@ class Subscribed(Inbox):
         super().__init__(registry, subjects[0], Carries.MESSAGES)
         self.subjects = tuple(subjects)
         self.answered = ""
-        """The subject of the last answer that its reader published: a refusal of it comes out of `get`."""
+        """The subject of the last answer that its reader published: `get` raises its refusal."""
         self.denied: PermissionDenied | None = None
-        """The first refused subscription, for `Connection.listen`, or the refused message of `publish_confirmed`."""
+        """The first refused subscription, or the refused message of `publish_confirmed`."""
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
-        """The server refused a publish or subscription to `subject` (in lower case); whether it is one of these."""
-        subjects = (self.answered,) if publishing else self.subjects
-        own = next((name for name in subjects if name.lower() == subject), None)
-        if own is None:
-            return False
-        verb = "publish" if publishing else "subscribe"
-        error = PermissionDenied(f"the account may not {verb} to {own}", subject=own)
-        self.denied = self.denied or error
-        self.put(error)
-        return True
+        """Hear that the server has refused a publish or a subscription; whether it is of here."""
+        subjects, verb = self.subjects, "subscribe"
+        if publishing:
+            subjects, verb = (self.answered,), "publish"
+        for own in subjects:
+            if own.lower() == subject:
+                error = PermissionDenied(f"the account may not {verb} to {own}", subject=own)
+                self.denied = self.denied or error
+                self.put(error)
+                return True
+        return False
 
 
 class Listener(Subscribed):
     """Made by `Connection.listen`; for one reader at a time. Any thread may close it.
 
-    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were cut. It has a queue
-    of its own, because it drops messages where an inbox fails.
+    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were
+    cut. The listener has a queue of its own, because it drops messages where an inbox fails.
     """
 
     def __init__(self, registry: Registry, subjects: Sequence[str]) -> None:
@@ -105,17 +108,14 @@ class Listener(Subscribed):
         self._missed = 0  # messages dropped since the reader was last told of some
 
     def hear(self, timeout: float) -> CoreMessage | Dropped | None:
-        """Return the next message; None when none came within ``timeout`` seconds, or when the listener was closed.
+        """Return the next message; None if none comes within ``timeout`` seconds.
 
-        Raises `ConnectionFailed` if messages may be lost by a cut, and `PermissionDenied`.
+        None also when the listener was closed. Raises `ConnectionFailed` if messages may be lost by
+        a cut, and `PermissionDenied`.
         """
         while True:
             try:
-                event = (
-                    self._waiting.get(timeout=timeout)
-                    if timeout > 0
-                    else self._waiting.get_nowait()
-                )
+                event = self._waiting.get(timeout > 0, timeout)
             except queue.Empty:
                 return None
             if isinstance(event, _Disconnect):
@@ -126,19 +126,25 @@ class Listener(Subscribed):
                 raise event
             with self._lock:
                 if isinstance(event, Dropped):
-                    event, self._missed = Dropped(self._missed), 0
+                    event = Dropped(self._missed)
+                    self._missed = 0
                 elif event is not None:
                     self._size -= _memory(event)
             return event
 
     def publish_confirmed(self, subject: str, payload: bytes, headers: Pairs) -> None:
-        """Publish a message. When this returns, the server has it. Raises `PermissionDenied`, `ConnectionFailed`."""
-        self.answered, self.denied, login = subject, None, self._registry.login
+        """Publish a message. When this returns, the server has it.
+
+        Raises `PermissionDenied` and `ConnectionFailed`.
+        """
+        self.answered = subject
+        self.denied = None
+        login = self._registry.login
         generation = login.reconnects
         self.publish(subject, payload, None, headers)
-        self._registry.loop.run(
-            login.ping(login.options.request_timeout), login.options.request_timeout + 5
-        )
+        # The answer comes after everything that the server says about the message.
+        seconds = login.options.request_timeout
+        self._registry.loop.run(login.ping(seconds), seconds + 5)
         self._published.clear()
         if self.denied is not None:
             raise self.denied
@@ -157,9 +163,9 @@ class Listener(Subscribed):
     def put(self, event: Frames | Status | ApiReply | JetStreamError) -> None:
         """Make `hear` return or raise this."""
         if isinstance(event, JetStreamError):
-            if not (
-                isinstance(event, PermissionDenied) and event.subject == self.answered
-            ):  # `publish_confirmed` does
+            # `publish_confirmed` raises a refusal of its own message.
+            own = isinstance(event, PermissionDenied) and event.subject == self.answered
+            if not own:
                 self._waiting.put(event)
         elif isinstance(event, Frames):
             for message in messages(event):
@@ -172,9 +178,14 @@ class Listener(Subscribed):
     def _put_message(self, message: CoreMessage) -> None:
         with self._lock:
             size = _memory(message)
+            # Once one is missed, the next ones are too, until the reader was told.
             fits = not self._missed and self._size + size <= MOST_BYTES
-            self._size += size if fits else 0
-            self._missed += 0 if fits else 1
-            first = self._missed == 1
-        if fits or first:
-            self._waiting.put(message if fits else Dropped(0))
+            if fits:
+                self._size += size
+            else:
+                self._missed += 1
+            first_missed = self._missed == 1
+        if fits:
+            self._waiting.put(message)
+        elif first_missed:
+            self._waiting.put(Dropped(0))  # `hear` counts

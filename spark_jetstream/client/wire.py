@@ -1,9 +1,9 @@
-"""The wire of a connection: a transport of nats-py that keeps what the server sends for this package.
+"""The wire of a connection: a transport of nats-py that keeps what the server sends.
 
 nats-py uses a transport to open a connection, to log in, and to end it. It sends CONNECT and PING
-itself. Everything else passes it by: a task of the wire reads the messages, answers pings, and hears
-of errors. nats-py reads only the answers to its own pings, and in the end why the connection ended:
-after an `OSError` or nats-py's `ProtocolError` it connects again.
+itself. Everything else passes it by: a task of the wire reads the messages, answers pings, and
+hears of errors. nats-py reads only the answers to its own pings, and in the end why the connection
+ended: after an `OSError` or nats-py's `ProtocolError` it connects again.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ class Wire(Transport):
                 self._learn(event)
             elif event.startswith(b"-ERR"):
                 text = error_of(event).lower()
-                goes_on = self._owner.hear(text)
-                refused = refused if goes_on else text
+                if not self._owner.hear(text):
+                    refused = text
             # Others are +OK, and messages of subscriptions that have ended.
         if pinged:
             # One for all, or a server that reads nothing and sends pings would fill the memory.
