@@ -13,13 +13,15 @@ import pyarrow.compute as pc
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect
-from spark_jetstream.options import SinkOptions
+from spark_jetstream.options import SinkOptions, SourceOptions
+from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import COLUMN_NAMES
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
+from spark_jetstream.streams.pull import PullSettings
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,34 @@ _LETTERS = b'abcdefghijklmnopqrstuvwxyz {}":,0123456789'
 def payload(size: int) -> bytes:
     """Return ``size`` bytes that look like text, the same each time."""
     return bytes(random.Random(13).choices(_LETTERS, k=size))
+
+
+def sink_options(connection: ConnectionOptions, stream: str, delivery: str) -> SinkOptions:
+    """Return the options of a sink that writes to a stream, with the defaults for the rest.
+
+    Raises `OptionError`.
+    """
+    given = {"stream": stream, "delivery": delivery}
+    options = SinkOptions.from_spark(given, streaming=False)
+    return options.model_copy(update={"connection": connection})
+
+
+def pull_settings(connection: ConnectionOptions, stream: str, batch: int | None) -> PullSettings:
+    """Return the settings that the source has with its defaults, or with this ``fetchBatch``.
+
+    Raises `OptionError`.
+    """
+    given = {"stream": stream}
+    if batch is not None:
+        given["fetchBatch"] = str(batch)
+    options = SourceOptions.from_spark(given, streaming=True)
+    return PullSettings(
+        options.fetch_batch,
+        options.fetch_max_bytes,
+        options.fetch_timeout,
+        connection.retry_timeout,
+        True,
+    )
 
 
 def write(

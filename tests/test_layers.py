@@ -6,7 +6,7 @@ import ast
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from spark_jetstream.schema import (
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.objects import ObjectColumns
 from spark_jetstream.sink.rows import SinkColumns
+from tests.support.jobs import run_python
 
 PACKAGE = Path(__file__).parents[1] / "spark_jetstream"
 
@@ -115,6 +116,18 @@ IMPURE_LIBRARIES = {
 }
 
 
+IMPORT_ALL = """
+import importlib
+import sys
+from spark_jetstream import admin
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+for name in admin.__all__:
+    getattr(admin, name)
+print(*sys.modules)
+"""
+
+
 def module_name(path: Path) -> str:
     """``source.ranges`` for ``spark_jetstream/source/ranges.py``, ``source`` for its ``__init__.py``."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -164,6 +177,20 @@ def imports() -> dict[str, tuple[set[str], set[str]]]:
     return graph
 
 
+#: What administration does without: a table that reads, and a job that writes, are Spark's.
+OF_SPARK = {"source", "sink", "options.source", "options.sink", "pyspark"}
+#: The modules through which commands reach `OF_SPARK`, and why.
+DOORS = {
+    "demo": "it is a job of Spark",
+    "doctor.child": "it runs in a worker's Python, and in the local Spark of --spark",
+    "bench": "it measures what one task of the sink writes, and one task of the source reads",
+    # `pub` and `dead-letters replay` send thousands of messages at a time, know of each whether it is stored, and send
+    # it again after an outage. The window, the answers and the recovery of the sink decide that, and are right only
+    # together: they are shared as a whole, by one module.
+    "cli.publishing": "it stores messages as the sink stores rows",
+}
+
+
 def test_no_module_looks_for_its_subclasses() -> None:
     """It would know what imports it."""
     assert [name for name, path in MODULES.items() if "__subclasses__" in path.read_text()] == []
@@ -191,6 +218,24 @@ def within(name: str, places: set[str]) -> bool:
     return any(".".join(parts[:length]) in places for length in range(1, len(parts) + 1))
 
 
+def steps_to_spark(name: str, doors: Set[str] = frozenset()) -> Iterator[str]:
+    """The imports of `OF_SPARK` that come along with a module, but for those behind doors."""
+    seen = {name}
+    pending = [name]
+    while pending:
+        at = pending.pop()
+        own, libraries = imports()[at]
+        for other in sorted(own | libraries):
+            # The functions of the package itself, such as `register`, are for jobs of Spark.
+            if within(other, set(doors)) or other == "":
+                continue
+            if within(other, OF_SPARK):
+                yield f"{name} comes to {at}, which imports {other}"
+            elif other in MODULES and other not in seen:
+                seen.add(other)
+                pending.append(other)
+
+
 def test_imports_go_one_way() -> None:
     layer = {part: number for number, parts in enumerate(LAYERS) for part in parts}
     assert {name.partition(".")[0] for name in MODULES} <= layer.keys() | OUTSIDE
@@ -212,6 +257,32 @@ def test_imports_go_one_way() -> None:
 
 def test_no_module_imports_itself_through_others() -> None:
     assert [name for name in MODULES if name in reachable(name)] == []
+
+
+def test_administration_stands_alone() -> None:
+    administering = [name for name in MODULES if within(name, {"admin", "monitoring.checks"})]
+    assert administering
+    assert [step for name in administering for step in steps_to_spark(name)] == []
+
+
+def test_commands_reach_spark_only_where_they_are_about_it() -> None:
+    commands = [name for name in MODULES if within(name, {"cli"}) and name not in DOORS]
+    assert [step for name in commands for step in steps_to_spark(name, DOORS.keys())] == []
+
+
+@pytest.mark.parametrize("door", sorted(DOORS))
+def test_each_door_leads_to_spark(door: str) -> None:
+    behind = [name for name in MODULES if within(name, {door})]
+    assert [step for name in behind for step in steps_to_spark(name)] != []
+
+
+def test_administration_imports_nothing_of_spark() -> None:
+    """Static imports are not all: a package imports its own `__init__`, which may import more."""
+    names = [f"spark_jetstream.{name}" for name in MODULES if within(name, {"admin", "cli"})]
+    run = run_python("-c", IMPORT_ALL, *names)
+    loaded = {name.removeprefix("spark_jetstream.") for name in run.split()}
+    assert "admin.client" in loaded
+    assert sorted(name for name in loaded if within(name, OF_SPARK)) == []
 
 
 @pytest.mark.parametrize("library", sorted(USERS))

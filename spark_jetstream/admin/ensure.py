@@ -18,7 +18,7 @@ from spark_jetstream.admin.models.base import readable
 from spark_jetstream.admin.plan import Plan, Step, carry_out, make_plan, refusals
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError, PermissionDenied
-from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.specs import OnConflict
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol.units import shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -163,6 +164,16 @@ def with_fields(kind: str, common: Sequence[str], **how: Any) -> Callable[[F], F
         return function
 
     return wrap
+
+
+def whole_data(data: str) -> bytes:
+    """Return the data of a command line; for ``-``, all of standard input."""
+    return sys.stdin.buffer.read() if data == "-" else command_octets(data)
+
+
+def command_octets(text: str) -> bytes:
+    """Return an argument as the shell gave it, also where its bytes are no UTF-8."""
+    return text.encode(errors="surrogateescape")
 
 
 def file_fields(config: str | None) -> dict[str, Any]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from spark_jetstream.bench import Rate
     from spark_jetstream.protocol.columns import MessageRun
     from spark_jetstream.protocol.stream import SequenceRange
-    from spark_jetstream.streams.pull import PullSettings
 
     Reader = Callable[..., Iterator[MessageRun]]
 
@@ -254,11 +253,8 @@ def _write(
 ) -> Rate:
     """Write messages as one task of the sink does."""
     from spark_jetstream import bench
-    from spark_jetstream.options import SinkOptions
 
-    given = {"stream": stream, "delivery": delivery}
-    options = SinkOptions.from_spark(given, streaming=False)
-    options = options.model_copy(update={"connection": run.admin.options})
+    options = bench.sink_options(run.admin.options, stream, delivery)
     with run.out.progress("writing", in_bytes=False) as tell:
         return bench.write(run.connect, options, subjects, messages, data, tell)
 
@@ -273,10 +269,10 @@ def _read(
     filters: tuple[str, ...] = (),
 ) -> list[Rate]:
     """Read the first messages of a stream; with ``filters``, all from ``first`` on that match."""
-    from spark_jetstream.bench import read
+    from spark_jetstream.bench import pull_settings, read
 
     info = run.admin.streams.load(name)
-    settings = _pull_settings(run, name, batch)
+    settings = pull_settings(run.admin.options, name, batch)
     part = _part(info, messages, first, filters)
     if part is None:
         run.out.note(f"stream {name} is empty: there is nothing to read")
@@ -308,24 +304,6 @@ def _part(
     gapless = state.num_deleted == 0 and info.config.mirror is None and not filters
     count = end - first if gapless else None
     return SequenceRange(info.config.name, first, end, count, info.created, filters)
-
-
-def _pull_settings(run: Run, stream: str, batch: int | None) -> PullSettings:
-    """Return the settings that the source has with its defaults, or with this batch."""
-    from spark_jetstream.options import SourceOptions
-    from spark_jetstream.streams.pull import PullSettings
-
-    given = {"stream": stream}
-    if batch is not None:
-        given["fetchBatch"] = str(batch)
-    options = SourceOptions.from_spark(given, streaming=True)
-    return PullSettings(
-        options.fetch_batch,
-        options.fetch_max_bytes,
-        options.fetch_timeout,
-        run.admin.options.retry_timeout,
-        True,
-    )
 
 
 def _readers(run: Run, info: StreamInfo, *, direct: bool) -> dict[str, Reader]:

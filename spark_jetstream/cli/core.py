@@ -9,11 +9,11 @@ import typer
 from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, Run, command
+from spark_jetstream.cli.arguments import whole_data
 from spark_jetstream.cli.buckets import Count
 from spark_jetstream.cli.object import headers_of
 from spark_jetstream.cli.output import content_data, content_text, header_lines
-from spark_jetstream.cli.pub import Templates, whole_data
-from spark_jetstream.cli.templates import fill
+from spark_jetstream.cli.templates import Templates, fill
 from spark_jetstream.errors import OptionError, printable
 
 if TYPE_CHECKING:

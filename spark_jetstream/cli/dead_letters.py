@@ -10,6 +10,7 @@ from typer import Argument, Option
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import StreamName
 from spark_jetstream.cli.pub import show_stored
+from spark_jetstream.cli.publishing import sink_options, store_batches
 from spark_jetstream.errors import JetStreamError, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import dead_letter_stream
@@ -23,6 +24,8 @@ MaxAge = Annotated[
 ]
 _SIZE = "How many bytes of it are kept, such as 64m; -1 for any number."
 MaxBytes = Annotated[str, Option(metavar="SIZE", help=_SIZE)]
+_COLUMNS = ("subject", "headers", "data", "msg_id")
+"""The columns that are published again."""
 letters = group("dead-letters", "What consumers gave up: keep, list, publish again.")
 
 
@@ -68,13 +71,9 @@ def replay(
     """
     from spark_jetstream.admin.event_parsing import stored_event
     from spark_jetstream.client.requests import Requests
-    from spark_jetstream.options import SinkOptions
-    from spark_jetstream.sink.rows import SinkColumns
-    from spark_jetstream.sink.task import WriteTask, write_task
     from spark_jetstream.streams.dead_letters import read_dead_letters
 
-    options = SinkOptions.from_spark({"subject": subject, "serverHeaders": "drop"}, streaming=False)
-    options = options.model_copy(update={"connection": run.admin.options})
+    options = sink_options(run.admin.options, {"subject": subject, "serverHeaders": "drop"})
     requests = Requests(run.connect, options.connection.retry_timeout)
     # The advisories by the sequences of the messages that they are about.
     advisories = {}
@@ -82,17 +81,14 @@ def replay(
         about = getattr(stored_event(kept), "stream_seq", 0)
         advisories[about] = (kept.seq, kept.data)
     chosen = [advisories[number] for number in dict.fromkeys(sequences) if number in advisories]
-    columns = SinkColumns(("subject", "headers", "data", "msg_id"), subject)
-    names = (*columns.names, "sequence", "gone")
-    batches = list(read_dead_letters(requests, stream, chosen, names))
+    batches = list(read_dead_letters(requests, stream, chosen, (*_COLUMNS, "sequence", "gone")))
     present = set()
     for batch in batches:
         present |= {row["sequence"] for row in batch.to_pylist() if not row["gone"]}
     if lacking := ", ".join(str(number) for number in sequences if number not in present):
         why = f"of stream {stream} these are gone or were not given up"
         raise JetStreamError(f"nothing is published: {why}: {lacking}")
-    task = WriteTask("", 0, 0)
-    show_stored(run, write_task(batches, requests.connect, options, columns, task))
+    show_stored(run, store_batches(batches, requests.connect, options, _COLUMNS))
 
 
 def _kept(run: Run, stream: str) -> Iterator[StoredMessage]:

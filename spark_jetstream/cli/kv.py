@@ -16,10 +16,10 @@ from spark_jetstream.cli.arguments import (
     Raw,
     completion,
     duration_option,
+    whole_data,
     with_fields,
 )
 from spark_jetstream.cli.output import content_data, content_text, to_the_second, were
-from spark_jetstream.cli.pub import whole_data
 from spark_jetstream.protocol.units import Nanoseconds, counted, sized
 
 if TYPE_CHECKING:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 from typer import Argument, BadParameter, Option
 
 from spark_jetstream.cli.app import Run, command
-from spark_jetstream.cli.templates import Fill, fill
+from spark_jetstream.cli.arguments import command_octets, whole_data
+from spark_jetstream.cli.publishing import store_messages
+from spark_jetstream.cli.templates import Fill, Templates, fill
 from spark_jetstream.protocol.units import counted
 
-if TYPE_CHECKING:  # the sink takes long to import, and no other command needs it
+if TYPE_CHECKING:
     from spark_jetstream.sink.report import TaskReport, Totals
-    from spark_jetstream.sink.rows import Rows
 
 pub = typer.Typer()
-
-Templates = Annotated[bool, Option(help="Fill in templates, or send them as they are.")]
 
 _PORTION = 2000  # messages that are sent together
 _PORTION_BYTES = 4 << 20
@@ -72,7 +71,7 @@ def publish(
             "--send-on newline takes the messages from standard input, without DATA and --count",
         )
     headers = _filled_headers(header or (), templates)
-    where = fill(_octets(subject), "the subject", templates)
+    where = fill(command_octets(subject), "the subject", templates)
     if not templates or "{{" not in subject:
         publish_subject(subject)
     by_line = send_on == "newline"
@@ -82,7 +81,15 @@ def publish(
         def tell(done: int) -> None:
             progress(done, count)
 
-        totals = _publish(run, where, headers, payloads, tell, at_once=by_line)
+        totals = store_messages(
+            run.connect,
+            run.admin.options,
+            where,
+            headers,
+            payloads,
+            tell,
+            at_once=by_line,
+        )
     show_stored(run, totals)
 
 
@@ -95,20 +102,11 @@ def _filled_headers(given: Iterable[str], templates: bool) -> list[tuple[str, Fi
         name, colon, value = (part.strip() for part in text.partition(":"))
         if not colon:
             raise BadParameter(f"--header {text} is not NAME:VALUE")
-        octets = _octets(value)
+        octets = command_octets(value)
         # Bytes that are no UTF-8 are published as they are.
         check_header(name, octets.decode("latin-1"))
         headers.append((name, fill(octets, f"header {name}", templates)))
     return headers
-
-
-def whole_data(data: str) -> bytes:
-    """Return the data of a command line; for ``-``, all of standard input."""
-    return sys.stdin.buffer.read() if data == "-" else _octets(data)
-
-
-def _octets(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
 
 
 def _portions(text: bytes, count: int, templates: bool) -> Iterator[list[bytes]]:
@@ -143,66 +141,6 @@ def _lines(templates: bool) -> Iterator[list[bytes]]:
             first += len(lines)
     if rest:  # the last line has no end
         yield [payload(rest, first)]
-
-
-def _publish(
-    run: Run,
-    subject: Fill,
-    headers: list[tuple[str, Fill]],
-    payloads: Iterator[list[bytes]],
-    tell: Callable[[int], None],
-    *,
-    at_once: bool,
-) -> Totals:
-    """Publish portions of messages as the sink publishes rows, and return the totals.
-
-    ``at_once``: the next portion may be long in coming, so this one is stored, or refused, before
-    it is waited for.
-    """
-    from spark_jetstream.options import SinkOptions
-    from spark_jetstream.sink.publisher import Publisher
-    from spark_jetstream.sink.target import Target
-
-    connection = run.admin.options
-    options = SinkOptions.from_spark({}, streaming=False)
-    options = options.model_copy(update={"connection": connection})
-    target = Target(domain=connection.domain, noun="message")
-    first = 1
-    with Publisher(run.connect, options, target, "this command") as publisher:
-        refused = []
-        for data in payloads:
-            rows = _rows(first, subject, headers, data)
-            first += len(data)
-            publisher.publish(rows, None, None, publisher.totals)
-            refused = publisher.flush() if at_once else publisher.take_refused()
-            tell(publisher.totals.stored)
-            if refused:
-                break
-        refused = refused or publisher.flush()
-        if refused:
-            raise publisher.failure(refused[0])
-        return publisher.totals
-
-
-def _rows(first: int, subject: Fill, headers: list[tuple[str, Fill]], data: list[bytes]) -> Rows:
-    """Return a portion of messages as rows of the sink. ``first`` is the number of the first."""
-    import numpy as np
-    import pyarrow as pa
-
-    from spark_jetstream.admin.api import publish_subject
-    from spark_jetstream.sink.rows import Rows
-
-    def header_block(number: int) -> bytes:
-        lines = [b"%s: %s\r\n" % (name.encode(), value(number)) for name, value in headers]
-        return b"".join(lines)
-
-    numbers = range(first, first + len(data))
-    subjects = pa.array(map(subject, numbers), pa.binary())
-    for octets in subjects.unique().to_pylist():
-        publish_subject(octets.decode("utf-8", "surrogateescape"))
-    blocks = pa.array(map(header_block, numbers), pa.binary())
-    payloads = pa.array(data, pa.binary())
-    return Rows(np.array(numbers, np.int64), subjects, payloads, blocks, None)
 
 
 def show_stored(run: Run, totals: Totals | TaskReport) -> None:

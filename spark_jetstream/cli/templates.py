@@ -10,11 +10,14 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
-from typer import BadParameter
+from typer import BadParameter, Option
 
 Fill = Callable[[int], bytes]
 """Takes the number of a message, from 1, and returns a text with its templates filled in."""
+
+Templates = Annotated[bool, Option(help="Fill in templates, or send them as they are.")]
 
 _TEMPLATE = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
 _LETTERS = string.ascii_letters + string.digits

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options import ConnectionOptions, advice
+from spark_jetstream.options import advice
+from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import credentials_text
 from spark_jetstream.options.values import quoted_unless_secret, revealed, unseen
 from spark_jetstream.protocol.json_text import json_object

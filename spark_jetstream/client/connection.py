@@ -26,7 +26,8 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RequestTimeout,
 )
-from spark_jetstream.options import ConnectionOptions, advice
+from spark_jetstream.options import advice
+from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import Feature
 

@@ -43,7 +43,8 @@ from spark_jetstream.client.timing import Timing
 from spark_jetstream.client.websocket import WebSocketWire
 from spark_jetstream.client.wire import Wire
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, ProtocolError, WrongServer
-from spark_jetstream.options import ConnectionOptions, advice
+from spark_jetstream.options import advice
+from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol import commands
 from spark_jetstream.protocol.conventions import CONNECTION
 from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.timing import TIMING, Timing
 from spark_jetstream.errors import ConnectionFailed
-from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.options.connection import ConnectionOptions
 
 timing: Timing = TIMING
 """The times of connections that are made from now on."""

@@ -18,7 +18,8 @@ from spark_jetstream.errors import (
     UntrustedServer,
     WrongServer,
 )
-from spark_jetstream.options import ConnectionOptions, advice
+from spark_jetstream.options import advice
+from spark_jetstream.options.connection import ConnectionOptions
 
 _REFUSED = re.compile(
     r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from spark_jetstream.client.greeting import NotEncrypted, NotNats, first_line
 from spark_jetstream.client.socket_reader import SocketProtocol, SocketReader
 from spark_jetstream.client.wire import LONG_LINE, MOST_UNREAD, Owner, Wire
-from spark_jetstream.options import ConnectionOptions, advice
+from spark_jetstream.options import advice
+from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
