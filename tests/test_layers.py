@@ -99,6 +99,7 @@ PURE = (
         f"sink.{name}"
         for name in ("claims", "equal_rows", "id_keys", "known_groups", "layout", "stored_ids")
     ),
+    "sink.fitness",
     "sink.rollups",
     "sink.groups",
 )

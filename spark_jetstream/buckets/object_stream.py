@@ -12,7 +12,8 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, Requests, stream_info
 from spark_jetstream.errors import ProtocolError, StreamNotFound
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
+from spark_jetstream.protocol.fitness import StreamFault, Write, faults
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.streams.lookup import RawMessage, last_message, message, nearest_stream
 
 log = logging.getLogger(__name__)
@@ -83,22 +84,31 @@ class ObjectStream:
             ) from None
 
 
+_WHY_UNWRITABLE = {
+    StreamFault.MIRROR: (
+        "is a mirror, which nobody can write to: write to the bucket that it is a mirror of"
+    ),
+    StreamFault.SEALED: "is sealed and takes no more objects",
+    StreamFault.UNACKNOWLEDGED: (
+        "has no_ack set on its stream, so nothing says whether an object is stored"
+    ),
+    StreamFault.KEPT_CHUNKS: (
+        "has deny_purge set on its stream, so the chunks of what is replaced could never be removed"
+    ),
+}
+
+
+def object_write(bucket: str) -> Write:
+    """Return the use of a stream that stores objects of a bucket."""
+    filters = (meta_filter(bucket), chunk_filter(bucket))
+    return Write("objects", tuple(filter_.replace(">", "a") for filter_ in filters))
+
+
 def writing_fault(state: StreamSummary, bucket: str) -> str:
     """Return why no object can be written to the bucket of a stream, "" if objects can."""
-    if state.mirror:
-        return "is a mirror, which nobody can write to: write to the bucket that it is a mirror of"
-    if state.sealed:
-        return "is sealed and takes no more objects"
-    if state.no_ack:
-        return "has no_ack set on its stream, so nothing says whether an object is stored"
-    if state.deny_purge:
-        return (
-            "has deny_purge set on its stream, so the chunks of what is replaced could never be "
-            "removed"
-        )
-    captured = subject_pattern(state.subjects)
-    for subjects in (meta_filter(bucket), chunk_filter(bucket)):
-        if not captured.fullmatch(subjects.replace(">", "a")):
-            captures = ", ".join(state.subjects) or "nothing"
-            return f"is no Object Store bucket: stream {state.name} captures {captures}"
+    for fault in faults(state, object_write(bucket)):
+        if fault is StreamFault.UNCAPTURED:
+            captured = ", ".join(state.subjects) or "nothing"
+            return f"is no Object Store bucket: stream {state.name} captures {captured}"
+        return _WHY_UNWRITABLE[fault]
     return ""

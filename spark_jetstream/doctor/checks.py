@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from spark_jetstream.admin.models.streams import (
     StreamInfo,
     StreamSourceInfo,
 )
+from spark_jetstream.buckets.object_stream import object_write
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect_at_once
 from spark_jetstream.doctor import servers, spark
@@ -28,6 +29,7 @@ from spark_jetstream.errors import (
     JetStreamError,
     OptionError,
     PermissionDenied,
+    ProtocolError,
     StreamNotFound,
     brief,
 )
@@ -42,9 +44,18 @@ from spark_jetstream.options.contexts import (
 from spark_jetstream.options.servers import address
 from spark_jetstream.options.values import hidden, revealed
 from spark_jetstream.protocol.features import CONSUMER_RESET, CONSUMERS_BOUNDED
+from spark_jetstream.protocol.fitness import (
+    Read,
+    StreamFault,
+    Write,
+    drops_rows,
+    faults,
+    refuses_commits,
+    removing_setting,
+)
 from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
 from spark_jetstream.protocol.own_traffic import stored_replies
-from spark_jetstream.protocol.subjects import covers
+from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.protocol.units import counted, parse_time
 
 _BY_NAME = {spec.name: spec for spec in ConnectionOptions.specs}
@@ -66,6 +77,22 @@ _LINK = "is its server there, and the link up?"
 _ENVIRONMENT = "environment"
 _READING = frozenset({"read", "direct", "durable"})
 _MAKING = frozenset({"ensure", "restore"})
+_FORGETTING = frozenset({StreamFault.CONSUMED, StreamFault.REPLACED, StreamFault.LOST_IN_A_CRASH})
+#: Why a stream takes no rows, and what to do.
+_UNWRITABLE = {
+    StreamFault.SEALED: (
+        "is sealed and takes no more messages",
+        "write to another stream (option stream)",
+    ),
+    StreamFault.UNACKNOWLEDGED: (
+        "has no_ack set: it does not acknowledge rows",
+        "set no_ack to false",
+    ),
+    StreamFault.KEPT_CHUNKS: (
+        "has deny_purge set: the chunks of replaced objects could never be removed",
+        "make the bucket without deny_purge; it cannot be taken back",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -342,19 +369,45 @@ def check_stream(
 ) -> Iterator[Finding]:
     """Check that the stream suits the job. ``account`` is None if the user may not ask for it."""
     purposes = frozenset(job.purposes)
+    try:
+        state = _summary(info)
+    except ProtocolError as error:
+        yield failed("stream", str(error), servers.LEADERLESS)
+        return
     yield _describe(info)
     yield from _check_replicas(info)
     yield from _check_subjects(info, options)
     for origin in info.origins:
         yield _check_origin("mirror" if info.mirror else "source", origin)
     if _READING & purposes:
-        yield _check_retention(info.config, purposes)
-        yield from _check_commits(info.config, purposes)
-        yield from _check_direct_gets(info.config, purposes, account)
+        yield from _check_reading(state, purposes, account)
         if job.with_consumers and info.config.retention != "workqueue":
             yield _check_consumers(info, account)
     if WRITING & purposes:
-        yield from _check_writing(info, job, options)
+        yield from _check_writing(info, state, job, options)
+
+
+def _summary(info: StreamInfo) -> StreamSummary:
+    """Return the state as source and sink see it. Raises `ProtocolError` for a contradiction."""
+    return stream_summary(info.model_dump(mode="json", exclude_unset=True), "read the stream")
+
+
+def read_use(purposes: frozenset[str]) -> Read:
+    """Return the use of a stream by a job that reads: a batch, or with ``durable`` a query."""
+    durable = "durable" in purposes
+    return Read(batch=not durable, reserved=durable, direct="direct" in purposes)
+
+
+def write_use(job: Job, options: ConnectionOptions) -> Write:
+    """Return the use of a stream or bucket by a job that writes."""
+    if job.object_bucket is not None:
+        return object_write(job.object_bucket)
+    if job.bucket is not None:
+        return Write("values", (f"$KV.{job.bucket}.key",))
+    # Another account, or a domain, may rename the subjects of rows.
+    mapped = options.api_prefix_resolved != DEFAULT_PREFIX
+    subjects = () if job.subject is None or mapped else (job.subject,)
+    return Write("rows", subjects, exactly_once="exactly-once" in job.purposes)
 
 
 def _describe(info: StreamInfo) -> Finding:
@@ -429,45 +482,43 @@ def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
     return ok(kind, text)
 
 
-def _check_retention(config: StreamConfig, purposes: frozenset[str]) -> Finding:
-    if config.retention == "workqueue" and purposes.isdisjoint({"durable", "direct"}):
-        text = "a work queue is read with option durable, or by a batch with readWith=direct"
-        advice = "set option durable for a streaming query, or readWith to direct for a batch"
-        return failed("retention", text, advice)
-    if config.retention == "interest" and "durable" not in purposes:
-        text = "nothing holds messages for a streaming query: what all consumers have acknowledged is gone"
-        return warning("retention", text, "set option durable")
-    reading = ", ".join(sorted(_READING & purposes))
-    return ok("retention", f"{config.retention} suits {reading}")
-
-
-def _is_durable_queue(config: StreamConfig, purposes: frozenset[str]) -> bool:
-    return config.retention == "workqueue" and "durable" in purposes
-
-
-def _check_commits(config: StreamConfig, purposes: frozenset[str]) -> Iterator[Finding]:
-    if config.deny_purge and _is_durable_queue(config, purposes):
-        text = "deny_purge is set, and committing removes messages of a work queue by purging"
-        advice = "make the stream without deny_purge; it cannot be taken back"
-        yield failed("deny_purge", text, advice)
-
-
-def _check_direct_gets(
-    config: StreamConfig,
+def _check_reading(
+    state: StreamSummary,
     purposes: frozenset[str],
     account: AccountInfo | None,
 ) -> Iterator[Finding]:
-    direct = "direct" in purposes
-    # A work queue allows one consumer for a subject, and that keeps the position.
-    if not direct and not _is_durable_queue(config, purposes):
-        return
-    if not config.allow_direct:
-        why = "readWith=direct needs it" if direct else "a work queue is read by direct gets"
+    """Check that the stream can be read, and that committing does not fail."""
+    use = read_use(purposes)
+    found = faults(state, use)
+    yield _check_retention(state, purposes, reserved=StreamFault.NOT_RESERVED not in found)
+    if use.reserved and refuses_commits(state):
+        text = "deny_purge is set, and committing removes messages of a work queue by purging"
+        advice = "make the stream without deny_purge; it cannot be taken back"
+        yield failed("deny_purge", text, advice)
+    if StreamFault.NO_DIRECT_GETS in found:
+        why = "readWith=direct needs it" if use.direct else "a work queue is read by direct gets"
         advice = "set the stream's allow_direct to true"
         yield failed("allow_direct", f"is not set: {why}", advice)
-    elif direct and account is not None and account.api.level == 0:
+    elif use.direct and account is not None and account.api.level == 0:
         text = "readWith=direct needs nats-server 2.11"
         yield failed("direct gets", text, "upgrade the server, or set readWith to consumer")
+
+
+def _check_retention(
+    state: StreamSummary,
+    purposes: frozenset[str],
+    *,
+    reserved: bool,
+) -> Finding:
+    if not reserved:
+        text = "a work queue is read with option durable, or by a batch with readWith=direct"
+        advice = "set option durable for a streaming query, or readWith to direct for a batch"
+        return failed("retention", text, advice)
+    if state.retention == "interest" and "durable" not in purposes:
+        text = "nothing holds messages for a streaming query: what all consumers have acknowledged is gone"
+        return warning("retention", text, "set option durable")
+    reading = ", ".join(sorted(_READING & purposes))
+    return ok("retention", f"{state.retention} suits {reading}")
 
 
 def _check_consumers(info: StreamInfo, account: AccountInfo | None) -> Finding:
@@ -507,59 +558,74 @@ def _fullness(limit: tuple[int, int]) -> float:
     return count / most
 
 
-def _check_writing(info: StreamInfo, job: Job, options: ConnectionOptions) -> Iterator[Finding]:
+def _check_writing(
+    info: StreamInfo,
+    state: StreamSummary,
+    job: Job,
+    options: ConnectionOptions,
+) -> Iterator[Finding]:
     mirror = info.config.mirror
     if mirror is not None and job.bucket is not None:
         advice = f"check --bucket {mirror.name.removeprefix('KV_')} --for write, too"
         yield unknown("writing", f"is a mirror: rows go to {mirror.name}", advice)
         return
-    # The stream of a bucket captures all keys. Another account, or a domain, may rename the
-    # subjects of rows.
-    keeps_subjects = job.stream is not None and options.api_prefix_resolved == DEFAULT_PREFIX
-    yield _check_writable(info, job.subject if keeps_subjects else None)
+    use = write_use(job, options)
+    found = faults(state, use)
+    yield from _check_writable(info, state, use, found)
     yield from _check_room(info)
     if job.stream is None:
         return
-    if "exactly-once" in job.purposes:
-        yield from _check_ledger(info.config)
+    if use.exactly_once:
+        yield from _check_ledger(found)
     else:
-        yield from _check_duplicates(info.config, options)
+        yield from _check_duplicates(state, options)
 
 
-def _check_writable(info: StreamInfo, subject: str | None) -> Finding:
-    """Check that the stream takes rows. ``subject`` is where they go, None if that is not known."""
-    config = info.config
-    if config.mirror is not None:
-        text = "is a mirror, which takes no messages of clients"
-        return failed("writing", text, f"write to {config.mirror.name}")
-    if config.sealed:
-        text = "is sealed and takes no more messages"
-        return failed("writing", text, "write to another stream (option stream)")
-    if config.no_ack:
-        text = "has no_ack set: it does not acknowledge rows"
-        return failed("writing", text, "set no_ack to false")
+def _check_writable(
+    info: StreamInfo,
+    state: StreamSummary,
+    use: Write,
+    found: Sequence[StreamFault],
+) -> Iterator[Finding]:
+    """Check that the stream takes rows, and does not lose those that it acknowledges."""
+    refusing = [fault for fault in found if fault not in _FORGETTING]
+    for fault in refusing:
+        yield failed("writing", *_why_unwritable(fault, info.config, use))
+    if refusing:
+        return
+    losses = list(_possible_losses(state))
+    yield from losses
+    if not losses:
+        # The stream of a bucket captures all keys, whatever the key is by which `use` tries it.
+        subjects = use.subjects if use.kind == "rows" else ()
+        increments = "increments (column incr) at " if state.allow_msg_counter else ""
+        yield ok("writing", f"takes {increments}{', '.join(subjects or state.subjects)}")
+
+
+def _why_unwritable(fault: StreamFault, config: StreamConfig, use: Write) -> tuple[str, str]:
+    """Return what is wrong with a stream that takes no rows, and what to do."""
+    if fault is StreamFault.MIRROR and config.mirror is not None:
+        return "is a mirror, which takes no messages of clients", f"write to {config.mirror.name}"
+    if fault is not StreamFault.UNCAPTURED:
+        return _UNWRITABLE[fault]
     subjects = ", ".join(config.subjects)
-    if subject is not None and not any(covers(filter_, subject) for filter_ in config.subjects):
-        text = f"{config.name} does not capture {subject} (its subjects: {subjects})"
-        advice = f"correct option subject, or add {subject} to the stream's subjects"
-        return failed("writing", text, advice)
-    loss = _possible_loss(info)
-    if loss is not None:
-        return loss
-    increments = "increments (column incr) at " if config.allow_msg_counter else ""
-    return ok("writing", f"takes {increments}{subject or subjects}")
+    if use.kind != "rows":
+        text = f"{config.name} is no bucket: it captures {subjects or 'nothing'}"
+        return text, "is the name of the bucket right?"
+    subject = ", ".join(use.subjects)
+    text = f"{config.name} does not capture {subject} (its subjects: {subjects})"
+    return text, f"correct option subject, or add {subject} to the stream's subjects"
 
 
-def _possible_loss(info: StreamInfo) -> Finding | None:
-    """Return a warning if the stream may acknowledge rows and lose them."""
-    if info.config.retention == "interest" and not info.state.consumer_count:
+def _possible_losses(state: StreamSummary) -> Iterator[Finding]:
+    """Yield warnings if the stream may acknowledge rows and lose them."""
+    if drops_rows(state):
         text = "has no consumers, and keeps messages only for them (interest retention): rows are acknowledged and dropped"
-        return warning("writing", text, "create a consumer before you write")
-    if info.config.persist_mode == "async":
+        yield warning("writing", text, "create a consumer before you write")
+    if state.persist_mode == "async":
         text = "acknowledges rows before it has stored them (persist_mode async): a crash of its server loses them"
         advice = "write to a stream without it: a server cannot change it"
-        return warning("writing", text, advice)
-    return None
+        yield warning("writing", text, advice)
 
 
 def _check_room(info: StreamInfo) -> Iterator[Finding]:
@@ -580,16 +646,16 @@ def _check_limit(name: str, used: int, most: int) -> Iterator[Finding]:
         yield warning("room", text, advice)
 
 
-def _check_ledger(config: StreamConfig) -> Iterator[Finding]:
+def _check_ledger(found: Sequence[StreamFault]) -> Iterator[Finding]:
     """Check that the stream keeps the messages by which exactly-once knows what is stored."""
-    if _removing_setting(config) is not None or config.persist_mode == "async":
+    if not _FORGETTING.isdisjoint(found):
         text = "exactly-once needs limits retention, no max_msgs_per_subject, and another persist_mode than async"
         advice = "set option delivery to deduplicated, or write to another stream"
         yield failed("delivery", text, advice)
 
 
-def _check_duplicates(config: StreamConfig, options: ConnectionOptions) -> Iterator[Finding]:
-    window = config.duplicate_window / 1e9
+def _check_duplicates(state: StreamSummary, options: ConnectionOptions) -> Iterator[Finding]:
+    window = state.duplicate_window
     text = f"message ids are remembered for {window:g} s (duplicate_window)"
     # The id of a row must be known as long as the row may be sent again.
     if window < options.retry_timeout:
@@ -598,7 +664,7 @@ def _check_duplicates(config: StreamConfig, options: ConnectionOptions) -> Itera
         yield warning("delivery", text, advice)
     else:
         yield ok("delivery", text)
-    yield from _check_removals(config)
+    yield from _check_removals(state)
     yield ok(
         "partitions",
         "a batch that runs again may have others: adaptive execution and file sources divide rows "
@@ -607,11 +673,14 @@ def _check_duplicates(config: StreamConfig, options: ConnectionOptions) -> Itera
     )
 
 
-def _check_removals(config: StreamConfig) -> Iterator[Finding]:
+def _check_removals(state: StreamSummary) -> Iterator[Finding]:
     """Warn of messages that go within the duplicate window."""
-    setting = _removing_setting(config)
-    if setting is None:
+    removing = removing_setting(state)
+    if removing is None:
         return
+    setting = f"max_msgs_per_subject {state.max_msgs_per_subject}"
+    if removing is StreamFault.CONSUMED:
+        setting = f"retention {state.retention}"
     # A server that restarts knows the ids of the messages that it still has.
     text = f"a server that restarts forgets the message ids of removed messages ({setting}): rows may be stored twice then"
     yield warning(
@@ -619,12 +688,3 @@ def _check_removals(config: StreamConfig) -> Iterator[Finding]:
         text,
         "write to a stream with limits retention, and without max_msgs_per_subject",
     )
-
-
-def _removing_setting(config: StreamConfig) -> str | None:
-    """Return the setting by which a stream removes messages that are neither old nor too many."""
-    if config.retention != "limits":
-        return f"retention {config.retention}"
-    if config.max_msgs_per_subject > 0:
-        return f"max_msgs_per_subject {config.max_msgs_per_subject}"
-    return None

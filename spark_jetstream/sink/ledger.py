@@ -50,6 +50,7 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.arrow import IntArray, binaries
 from spark_jetstream.protocol.conventions import ledger_label
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
+from spark_jetstream.sink.fitness import refuse_unfit
 from spark_jetstream.sink.id_reader import IdReader
 from spark_jetstream.sink.ledger_batch import (
     TRIES,
@@ -63,7 +64,7 @@ from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.stored_ids import StoredIds
 from spark_jetstream.streams.lookup import streams_of
 
-__all__ = ["BUCKET", "FORGOTTEN", "REMEMBERED", "STREAM", "Ledger", "other_rows", "refuse_unfit"]
+__all__ = ["BUCKET", "FORGOTTEN", "REMEMBERED", "STREAM", "Ledger", "other_rows"]
 
 log = logging.getLogger(__name__)
 
@@ -533,20 +534,3 @@ def _is_finished(known: TaskEntry) -> bool:
     in the streams, as if the task were not done.
     """
     return known.done and known.report is not None and known.report.get("claims") is not None
-
-
-def refuse_unfit(state: StreamSummary, hint: str = "") -> None:
-    """Raise `DeliveryError` for a stream that can lose or remove acknowledged rows before their batch is committed.
-
-    `hint` follows the name of the stream in the error.
-    """
-    why = None
-    if state.retention != "limits":
-        why = f"it has {state.retention} retention, and what was consumed can no longer be found"
-    elif state.max_msgs_per_subject > 0:
-        why = "it keeps few messages of each subject (max_msgs_per_subject), and older ones can no longer be found"
-    elif state.persist_mode == "async":
-        why = "it acknowledges rows before it has stored them (persist_mode async), and a crash loses them"
-    if why is not None:
-        what = f"delivery exactly-once is not possible with stream {state.name}{hint}"
-        raise DeliveryError(f"{what}: {why}; use deduplicated")

@@ -30,8 +30,8 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import COUNTERS, MESSAGE_TTL, shown_version
-from spark_jetstream.protocol.stream import StreamSummary, stream_summary, subject_pattern
-from spark_jetstream.sink.ledger import refuse_unfit
+from spark_jetstream.protocol.stream import StreamSummary, stream_summary
+from spark_jetstream.sink.fitness import refuse_key_stream, refuse_unfit, refuse_unwritable
 from spark_jetstream.sink.ledger_bucket import check_ledger
 from spark_jetstream.sink.stream_warnings import warn_of_lost_rows, warn_of_stream
 from spark_jetstream.sink.target import KeyBucket
@@ -232,36 +232,11 @@ def _why_visible(options: SinkOptions, needs: frozenset[str], stream: str) -> st
 
 
 def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[str]) -> None:
-    problem = _why_unwritable(state)
-    if problem is not None:
-        raise OptionError(f"option stream: {state.name} {problem}", option="stream")
-    # Another account, or a domain, may rename the subjects of rows.
-    mapped = options.connection.api_prefix_resolved != jsapi.DEFAULT_PREFIX
-    subject = options.subject
-    if (
-        subject is not None
-        and not mapped
-        and not subject_pattern(state.subjects).fullmatch(subject)
-    ):
-        raise OptionError(
-            f"option subject: stream {state.name} does not capture {subject} (its subjects: "
-            f"{', '.join(state.subjects)})",
-            option="subject",
-        )
+    refuse_unwritable(state, options)
     for column in sorted(needs & _SETTINGS.keys()):
         _check_setting(state, column)
     if options.delivery == "exactly-once":
         refuse_unfit(state)
-
-
-def _why_unwritable(state: StreamSummary) -> str | None:
-    if state.mirror:
-        return "is a mirror, which nobody can publish to"
-    if state.sealed:
-        return "is sealed and takes no more messages"
-    if state.no_ack:
-        return "has no_ack set, so nothing says whether a row is stored"
-    return None
 
 
 def _check_setting(state: StreamSummary, column: str) -> None:
@@ -290,32 +265,11 @@ def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
         )
     if info is not None:
         state = stream_summary(info, f"read bucket {bucket.origin.bucket}")
-        _check_key_stream(state, bucket)
+        refuse_key_stream(state, bucket)
         bucket = replace(bucket, history=state.max_msgs_per_subject != 1)
         warn_of_lost_rows(state, check.options)
     check.dead_letters()
     return bucket
-
-
-def _check_key_stream(state: StreamSummary, bucket: KeyBucket) -> None:
-    name = bucket.origin.bucket
-    problem = None
-    if state.mirror:
-        problem = (
-            f"{bucket.name} is a mirror of {name}, which is a mirror as well; name the bucket that this one is a "
-            "mirror of"
-        )
-    elif not subject_pattern(state.subjects).fullmatch(bucket.origin.subject("key")):
-        problem = (
-            f"stream {state.name} is no Key-Value bucket: it does not capture $KV.{name}.> (its subjects: "
-            f"{', '.join(state.subjects)})"
-        )
-    elif state.sealed:
-        problem = f"{name} is sealed and takes no more values"
-    elif state.no_ack:
-        problem = f"{name} has no_ack set on its stream, so nothing says whether a row is stored"
-    if problem is not None:
-        raise OptionError(f"option bucket: {problem}", option="bucket")
 
 
 def _check_objects(check: _Check, name: str) -> None:

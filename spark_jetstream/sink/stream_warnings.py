@@ -13,6 +13,7 @@ from operator import attrgetter
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError, brief
 from spark_jetstream.options import ConnectionOptions, SinkOptions, advice
+from spark_jetstream.protocol.fitness import StreamFault, drops_rows, removing_setting
 from spark_jetstream.protocol.own_traffic import stored_replies
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.spark_process import first_time
@@ -44,8 +45,7 @@ def warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
             "rows that count as written; write to a stream without it",
             state.name,
         )
-    dropped = state.retention == "interest" and not state.consumers
-    if dropped and first_time(f"consumers of {state.name} at {options.connection!r}"):
+    if drops_rows(state) and first_time(f"consumers of {state.name} at {options.connection!r}"):
         log.warning(
             "stream %s keeps messages only for its consumers (retention interest) and has none: it acknowledges rows "
             "and drops them; create a consumer before you write",
@@ -72,9 +72,10 @@ def _warn_of_lost_ids(state: StreamSummary, options: SinkOptions, needs: frozens
 
 def _removals_within_window(state: StreamSummary, needs: frozenset[str]) -> str | None:
     """Return when a stream removes messages whose ids it remembers; None if it does not."""
-    if state.retention != "limits":
+    removing = removing_setting(state)
+    if removing is StreamFault.CONSUMED:
         return f"when they were acknowledged (retention {state.retention})"
-    if state.max_msgs_per_subject > 0:
+    if removing is StreamFault.REPLACED:
         return f"when newer ones of their subject come (max_msgs_per_subject {state.max_msgs_per_subject})"
     if "schedule" in needs:
         return "of schedules when it has published them"

@@ -7,6 +7,7 @@ import logging
 from spark_jetstream.errors import OptionError, brief
 from spark_jetstream.options import advice
 from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol.fitness import Read, StreamFault, faults
 from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stored_requests
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import FilterIndex
@@ -99,51 +100,48 @@ def ending_position(
     return StreamPosition(sequence, state.created)
 
 
-def needs_direct(state: StreamSummary, options: SourceOptions, *, endangered: bool) -> bool:
-    """Whether the stream is read with Direct Get: by option, or because its tasks may create no consumers.
+def read_use(options: SourceOptions, *, endangered: bool = False) -> Read:
+    """Return the use of a stream by a read with these options; ``endangered`` as in `Read`."""
+    return Read(
+        batch=not options.streaming,
+        reserved=options.durable is not None,
+        direct=options.read_with == "direct",
+        endangered=endangered,
+    )
 
-    A work queue allows no second consumer. ``endangered``: the server may purge the stream when consumers are deleted.
-    """
-    return options.read_with == "direct" or state.retention == "workqueue" or endangered
 
-
-def check_retention(
-    state: StreamSummary, options: SourceOptions, *, endangered: bool = False
-) -> None:
-    """Raise `OptionError` when the stream cannot be read with these options. ``endangered`` as in `needs_direct`."""
+def check_retention(state: StreamSummary, options: SourceOptions, use: Read) -> None:
+    """Raise `OptionError` when the stream cannot be read with these options."""
     if options.counters and not (state.allow_msg_counter or state.mirror):
         raise OptionError(
             f"option counters: stream {state.name} holds no counters (allow_msg_counter is not set); read it without",
             option="counters",
         )
-    if state.retention == "workqueue":
-        _check_queue(state, options)
-    if needs_direct(state, options, endangered=endangered) and not state.allow_direct:
-        raise _not_direct(state, endangered=endangered)
+    for fault in faults(state, use):
+        if fault is StreamFault.NOT_RESERVED:
+            raise _not_reserved(state, options)
+        raise _not_direct(state, endangered=use.endangered)
 
 
-def _check_queue(state: StreamSummary, options: SourceOptions) -> None:
-    """Raise `OptionError` when a work queue cannot be read with these options."""
+def _not_reserved(state: StreamSummary, options: SourceOptions) -> OptionError:
+    """Return the error for a work queue whose messages nothing reserves for the query."""
     if not options.streaming:
-        if options.read_with != "direct":
-            raise OptionError(
-                f"stream {state.name} has work-queue retention: a batch can look at its messages with readWith=direct, "
-                "and removes none of them",
-                option="readWith",
-            )
-        return
+        return OptionError(
+            f"stream {state.name} has work-queue retention: a batch can look at its messages with readWith=direct, "
+            "and removes none of them",
+            option="readWith",
+        )
     if options.finds_streams:
-        raise OptionError(
+        return OptionError(
             f"stream {state.name}, which option {options.chosen_by} finds, has work-queue retention: leave it out, "
             "and read it with the options stream and durable",
             option=options.chosen_by,
         )
-    if options.durable is None:
-        raise OptionError(
-            f"stream {state.name} has work-queue retention: reading it needs the option durable, the name of the "
-            "consumer that reserves its messages for this query",
-            option="durable",
-        )
+    return OptionError(
+        f"stream {state.name} has work-queue retention: reading it needs the option durable, the name of the "
+        "consumer that reserves its messages for this query",
+        option="durable",
+    )
 
 
 def _not_direct(state: StreamSummary, *, endangered: bool) -> OptionError:

@@ -38,7 +38,12 @@ from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
-from spark_jetstream.source.positions import check_retention, warn_of_filters, warn_of_own_traffic
+from spark_jetstream.source.positions import (
+    check_retention,
+    read_use,
+    warn_of_filters,
+    warn_of_own_traffic,
+)
 from spark_jetstream.source.selection import Selection
 from spark_jetstream.spark_process import ease_next_tasks, find_file, log_as_spark
 from spark_jetstream.streams.dead_letters import read_dead_letters
@@ -291,7 +296,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     def _table_of(self, state: StreamSummary, subjects: tuple[str, ...]) -> TablePart:
         options = self.options
-        check_retention(state, options)
+        check_retention(state, options, read_use(options))
         warn_of_filters(state, options)
         warn_of_own_traffic(state, options)
         direct = options.read_with == "direct"

@@ -11,6 +11,7 @@ from spark_jetstream.client.requests import Requests, settled_info
 from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
+from spark_jetstream.protocol.fitness import needs_direct
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary
 from spark_jetstream.source.continuity import (
     Evidence,
@@ -28,7 +29,7 @@ from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.positions import (
     check_retention,
     check_start,
-    needs_direct,
+    read_use,
     starting_position,
     warn_of_filters,
     warn_of_interest,
@@ -95,8 +96,9 @@ class StreamPlan:
         state = self._settled(reply, position)
         self.probe.check(state)
         endangered = is_long(state) and self._requests.can(PURGE_OF_LONG_STREAMS)
-        check_retention(state, self._options, endangered=endangered)
-        if needs_direct(state, self._options, endangered=endangered) and not self.probe.direct:
+        use = read_use(self._options, endangered=endangered)
+        check_retention(state, self._options, use)
+        if needs_direct(state, use) and not self.probe.direct:
             if endangered:
                 log.warning(
                     "stream %s is read with Direct Get: it has interest retention and many "

@@ -14,6 +14,7 @@ import uuid
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol.fitness import refuses_commits
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.durable.consumers import DurableConsumers
 from spark_jetstream.source.durable.moving import MovingProgress
@@ -55,7 +56,7 @@ class Progress:
         checkpoint yet. Otherwise it resumes from one, and a consumer that is missing on an interest
         stream has not held what was published since.
         """
-        if state.retention == "workqueue" and state.deny_purge:
+        if refuses_commits(state):
             raise OptionError(
                 f"stream {state.name} is a work queue that cannot be purged (deny_purge, or "
                 "sealed), so what Spark has committed cannot be removed from it (option durable): "

@@ -1,0 +1,166 @@
+"""Whether a stream suits a use: the faults because of which a read or a write cannot be. Pure.
+
+Source and sink raise the first fault before they begin, and the doctor lists all. Each says it in
+its own words, with the names of options or of a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from spark_jetstream.protocol.stream import StreamSummary
+from spark_jetstream.protocol.subjects import covers
+
+
+class StreamFault(Enum):
+    """What is wrong with a stream for a use."""
+
+    # Of a write:
+    MIRROR = "it is a mirror, and takes no messages of clients"
+    SEALED = "it takes no more messages"
+    UNACKNOWLEDGED = "it does not say which messages it has stored (no_ack)"
+    UNCAPTURED = "it does not capture the subjects"
+    KEPT_CHUNKS = "it refuses to remove the chunks of replaced objects (deny_purge)"
+    # Of a write that must find its messages again, to know which are stored:
+    CONSUMED = "it removes messages that were consumed (retention)"
+    REPLACED = "it keeps few messages of each subject (max_msgs_per_subject)"
+    LOST_IN_A_CRASH = "it acknowledges messages before they are stored (persist_mode)"
+    # Of a read:
+    NOT_RESERVED = "it is a work queue, and nothing reserves its messages for the query"
+    NO_DIRECT_GETS = "it is read by Direct Gets, and does not allow them (allow_direct)"
+
+
+Order = tuple[StreamFault, ...]
+
+#: What may be wrong with a stream for each kind of write, in the order in which a query meets it.
+_WRITE_FAULTS: dict[str, Order] = {
+    "rows": (
+        StreamFault.MIRROR,
+        StreamFault.SEALED,
+        StreamFault.UNACKNOWLEDGED,
+        StreamFault.UNCAPTURED,
+    ),
+    # A stream that does not capture keys is no bucket: nothing else of it matters.
+    "values": (
+        StreamFault.MIRROR,
+        StreamFault.UNCAPTURED,
+        StreamFault.SEALED,
+        StreamFault.UNACKNOWLEDGED,
+    ),
+    "objects": (
+        StreamFault.MIRROR,
+        StreamFault.SEALED,
+        StreamFault.UNACKNOWLEDGED,
+        StreamFault.KEPT_CHUNKS,
+        StreamFault.UNCAPTURED,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write of rows to a stream, of values to a Key-Value bucket, or of objects to a bucket.
+
+    ``subjects`` are those that the stream must capture; wildcards are allowed, and empty means that
+    they are not known.
+    """
+
+    kind: Literal["rows", "values", "objects"]
+    subjects: tuple[str, ...] = ()
+    exactly_once: bool = False
+
+
+@dataclass(frozen=True)
+class Read:
+    """A read of a stream.
+
+    ``batch``: it takes no part in the commits of a stream. ``reserved``: a durable consumer keeps
+    the messages of a work queue for the query. ``direct``: tasks read with Direct Gets, and create
+    no consumers. ``endangered``: they must, because the server may purge the stream when the
+    consumers of tasks are deleted.
+    """
+
+    batch: bool
+    reserved: bool = False
+    direct: bool = False
+    endangered: bool = False
+
+
+def faults(state: StreamSummary, use: Write | Read) -> list[StreamFault]:
+    """Return what is wrong with a stream for a use, the first one first; empty if it suits."""
+    if isinstance(use, Read):
+        return list(_faults_of_read(state, use))
+    found = set(_faults_of_write(state, use))
+    listed = [fault for fault in _WRITE_FAULTS[use.kind] if fault in found]
+    if use.exactly_once:
+        listed += forgets(state)
+    return listed
+
+
+def _faults_of_write(state: StreamSummary, use: Write) -> Iterator[StreamFault]:
+    if state.mirror:
+        yield StreamFault.MIRROR
+    # A mirror has no subjects of its own.
+    elif not all(captures(state, subject) for subject in use.subjects):
+        yield StreamFault.UNCAPTURED
+    if state.sealed:
+        yield StreamFault.SEALED
+    # A server that seals a stream sets deny_purge, too.
+    elif state.deny_purge:
+        yield StreamFault.KEPT_CHUNKS
+    if state.no_ack:
+        yield StreamFault.UNACKNOWLEDGED
+
+
+def captures(state: StreamSummary, subject: str) -> bool:
+    """Whether the stream takes all that is published to a subject, or to what a filter matches."""
+    return any(covers(filter_, subject) for filter_ in state.subjects)
+
+
+def forgets(state: StreamSummary) -> list[StreamFault]:
+    """Return why a stream may lose or remove stored messages before their batch is committed."""
+    found = []
+    if state.retention != "limits":
+        found.append(StreamFault.CONSUMED)
+    if state.max_msgs_per_subject > 0:
+        found.append(StreamFault.REPLACED)
+    if state.persist_mode == "async":
+        found.append(StreamFault.LOST_IN_A_CRASH)
+    return found
+
+
+def _faults_of_read(state: StreamSummary, use: Read) -> Iterator[StreamFault]:
+    # A batch that creates no consumer only looks at the messages.
+    looks = use.batch and use.direct
+    if state.retention == "workqueue" and not (use.reserved or looks):
+        yield StreamFault.NOT_RESERVED
+    if needs_direct(state, use) and not state.allow_direct:
+        yield StreamFault.NO_DIRECT_GETS
+
+
+def needs_direct(state: StreamSummary, use: Read) -> bool:
+    """Whether a stream is read with Direct Gets: a work queue allows no second consumer."""
+    return use.direct or use.endangered or state.retention == "workqueue"
+
+
+def refuses_commits(state: StreamSummary) -> bool:
+    """Whether committed messages of a work queue cannot be removed: commits purge them."""
+    return state.retention == "workqueue" and state.deny_purge
+
+
+def drops_rows(state: StreamSummary) -> bool:
+    """Whether the stream acknowledges messages and drops them: it keeps them for consumers."""
+    return state.retention == "interest" and not state.consumers
+
+
+def removing_setting(state: StreamSummary) -> StreamFault | None:
+    """Return why messages go that are neither old nor too many: with them go their ids.
+
+    A server that restarts knows the ids of the messages that it still has (nats-server:
+    server/stream.go, rebuildDedupe).
+    """
+    removing = [fault for fault in forgets(state) if fault is not StreamFault.LOST_IN_A_CRASH]
+    return removing[0] if removing else None
