@@ -32,9 +32,10 @@ import pyarrow as pa
 from benchmarks.load import PAYLOAD_BYTES
 from benchmarks.processes import cpu_seconds
 from benchmarks.tables import Table
+from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
-from spark_jetstream.sink.rows import SinkColumns, rows_of
+from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.testing import NatsServer
 
 SUBJECTS = 10

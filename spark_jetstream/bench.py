@@ -19,7 +19,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import COLUMN_NAMES
-from spark_jetstream.sink.rows import SinkColumns
+from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
 from spark_jetstream.streams.pull import PullSettings
 

@@ -93,7 +93,21 @@ PURE = (
     "monitoring.stream_lag",
     *(
         f"sink.{name}"
-        for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")
+        for name in (
+            "rows",
+            "columns",
+            "commands",
+            "faults",
+            "header_lines",
+            "lifetimes",
+            "row_reading",
+            "encode",
+            "message_ids",
+            "dead_letters",
+            "report",
+            "kv",
+            "target",
+        )
     ),
     *(
         f"sink.{name}"

@@ -90,7 +90,7 @@ def _rows(first: int, subject: Fill, headers: list[tuple[str, Fill]], data: list
         publish_subject(octets.decode("utf-8", "surrogateescape"))
     blocks = pa.array(map(header_block, numbers), pa.binary())
     payloads = pa.array(data, pa.binary())
-    return Rows(np.array(numbers, np.int64), subjects, payloads, blocks, None)
+    return Rows.of_messages(np.array(numbers, np.int64), subjects, payloads, blocks)
 
 
 def store_batches(
@@ -100,7 +100,7 @@ def store_batches(
     names: tuple[str, ...],
 ) -> TaskReport:
     """Store record batches with these columns as one task of the sink. Raises as `write_task`."""
-    from spark_jetstream.sink.rows import SinkColumns
+    from spark_jetstream.sink.columns import SinkColumns
     from spark_jetstream.sink.task import WriteTask, write_task
 
     columns = SinkColumns(names, options.subject)

@@ -25,13 +25,15 @@ from spark_jetstream.protocol.columns import Delivered
 from spark_jetstream.protocol.conventions import SCHEDULED_ID, ledger_label
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.sink.claims import Subjects, merged
+from spark_jetstream.sink.commands import INCREMENT
 from spark_jetstream.sink.equal_rows import Balance, Missing, balance, claimed_twice
+from spark_jetstream.sink.faults import shown_bytes
 from spark_jetstream.sink.id_reader import IdReader
 from spark_jetstream.sink.ledger import Ledger, other_rows
 from spark_jetstream.sink.message_ids import COPIES, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
-from spark_jetstream.sink.rows import INCREMENT, RefusedRow, Rows, shown_bytes
+from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.stored_ids import StoredIds
 from spark_jetstream.sink.target import Target
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -306,7 +308,7 @@ def _as_rows(pulled: Delivered) -> Rows:
         counts = any(line.startswith(INCREMENT) for line in kept)
         data.append(b"" if counts else payload)
     numbers = np.arange(1, len(pulled) + 1)
-    return Rows(numbers, pulled.raw_subjects(), binaries(data), binaries(lines), None)
+    return Rows.of_messages(numbers, pulled.raw_subjects(), binaries(data), binaries(lines))
 
 
 def _copied(

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from spark_jetstream.protocol.arrow import binaries, repeated
 from spark_jetstream.protocol.conventions import DEAD_LETTER
+from spark_jetstream.sink.commands import COMMAND_COLUMNS, SERVER_HEADERS
 from spark_jetstream.sink.message_ids import MessageIds
-from spark_jetstream.sink.rows import COMMAND_COLUMNS, GROUP, SERVER_HEADERS, RefusedRow, Rows
+from spark_jetstream.sink.rows import RefusedRow, Rows
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
@@ -39,35 +40,17 @@ def dead_letters(
     An id depends on the row alone, so that a task that runs again makes no second letter. Header and payload of each
     have at most `max_payload` bytes; 10 KiB are enough for the dead letter's own headers.
     """
-    data, lines, ids = [], [], []
-    max_payload = min(max_payload, _LARGEST)
+    data: list[bytes] = []
+    lines: list[bytes] = []
+    ids: list[bytes] = []
+    most = min(max_payload, _LARGEST)
     for row in refused:
-        payload = row.data
-        own = [
-            DEAD_LETTER + b"Subject: " + _one_line(row.raw_subject),
-            DEAD_LETTER + b"Reason: " + _one_line(row.reason.encode()),
-            DEAD_LETTER + b"Error-Code: %d" % row.err_code,
-        ]
-        own += _commands(row)
-        cut = DEAD_LETTER + b"Size: %d" % len(payload)
-        kept = [
-            line
-            for line in row.lines.split(b"\r\n")
-            if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])
-        ]
-        fixed = [*own, cut]
-        if identifier is not None:
-            ids.append(_id(row, identifier))
-            fixed.append(b"Nats-Msg-Id: " + ids[-1])
-        head = _AROUND + _size(fixed)
-        if head + _size(kept) > min(_MAX_HEADERS, max_payload):
-            kept = []
-        room = max(max_payload - head - _size(kept), 0)
-        if len(payload) > room:
-            own.append(cut)
-            payload = payload[:room]
+        message_id = None if identifier is None else _id(row, identifier)
+        block, payload = _letter(row, message_id, most)
+        lines.append(block)
         data.append(payload)
-        lines.append(b"".join(line + b"\r\n" for line in [*kept, *own]))
+        if message_id is not None:
+            ids.append(message_id)
     rows = Rows(
         np.array([row.number for row in refused], np.int64),
         repeated(subject.encode(), len(refused)),
@@ -78,12 +61,49 @@ def dead_letters(
     return rows, binaries(ids) if identifier is not None else None
 
 
-def _commands(row: RefusedRow) -> list[bytes]:
+def _letter(row: RefusedRow, message_id: bytes | None, most: int) -> tuple[bytes, bytes]:
+    """Return the header lines and the payload of a dead letter, which have at most `most` bytes."""
+    kept = _kept_lines(row)
+    own = [
+        DEAD_LETTER + b"Subject: " + _one_line(row.raw_subject),
+        DEAD_LETTER + b"Reason: " + _one_line(row.reason.encode()),
+        DEAD_LETTER + b"Error-Code: %d" % row.err_code,
+        *_commands(row, kept),
+    ]
+    payload = row.data
+    cut = DEAD_LETTER + b"Size: %d" % len(payload)
+    # The encoder adds the line of the id.
+    named = [] if message_id is None else [b"Nats-Msg-Id: " + message_id]
+    head = _AROUND + _size([*own, cut, *named])
+    if head + _size(kept) > min(_MAX_HEADERS, most):
+        kept = []
+    room = max(most - head - _size(kept), 0)
+    if len(payload) > room:
+        own.append(cut)
+        payload = payload[:room]
+    return b"".join(line + b"\r\n" for line in [*kept, *own]), payload
+
+
+def _kept_lines(row: RefusedRow) -> list[bytes]:
+    """Return the row's own header lines that a dead letter may have."""
+    kept = []
+    for line in row.lines.split(b"\r\n"):
+        name = line.partition(b":")[0]
+        if line and not _LEFT_OUT.fullmatch(name):
+            kept.append(line)
+    return kept
+
+
+def _commands(row: RefusedRow, kept: Sequence[bytes]) -> list[bytes]:
     """Return the header lines with what columns of a row ask the server for, and its group."""
-    given = {header.removeprefix(b"Nats-"): row.command(header) for header in COMMAND_COLUMNS}
-    given[b"Group"] = row.rest(GROUP)
-    if row.rest(_OPERATION):
-        del given[b"Rollup"]  # a part of the operation PURGE on a key, which the dead letter has
+    given = {}
+    for header, column in COMMAND_COLUMNS.items():
+        given[header.removeprefix(b"Nats-")] = row.command(column)
+    given[b"Group"] = row.group
+    operation = next((line for line in kept if line.startswith(_OPERATION)), _OPERATION)
+    if operation != _OPERATION:
+        # The row is an operation on a key: a roll-up is a part of PURGE, which the dead letter has.
+        del given[b"Rollup"]
     lines = []
     for name, value in given.items():
         if value:

@@ -17,12 +17,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.protocol.arrow import NOTHING, IntArray, as_arrow, decimal, lengths, piece
-from spark_jetstream.sink.rows import INCREMENT, Rows
+from spark_jetstream.protocol.arrow import (
+    NOTHING,
+    BoolArray,
+    IntArray,
+    as_arrow,
+    decimal,
+    lengths,
+    piece,
+)
+from spark_jetstream.sink.rows import Rows
 
 _CR_LF = b"\r\n"
 _VERSION = b"NATS/1.0\r\n"
-_PUB, _HPUB, _BLANK, _LINE_END = (piece(part) for part in (b"PUB ", b"HPUB ", b" ", _CR_LF))
+_PUB = piece(b"PUB ")
+_HPUB = piece(b"HPUB ")
+_BLANK = piece(b" ")
+_LINE_END = piece(_CR_LF)
 _FRONT = piece(_CR_LF + _VERSION)
 
 
@@ -52,9 +63,10 @@ def _own_lines(
     """The sink's own header lines: bytes if they are the same for every row, empty if there are none."""
     expected = b"" if stream is None else f"Nats-Expected-Stream: {stream}\r\n".encode()
     before = piece(expected)
-    if expected and pc.any(counting := pc.starts_with(rows.lines, INCREMENT)).as_py():
+    counting = rows.counting
+    if expected and counting.any():
         # A server refuses an increment with this header (error 10171). The acknowledgement names the stream.
-        before = pc.if_else(counting, NOTHING, before)
+        before = pc.if_else(as_arrow(counting), NOTHING, before)
     if ids is None:
         return before if isinstance(before, pa.Array) else expected
     named = pc.binary_join_element_wise(before, piece(b"Nats-Msg-Id: "), ids, _LINE_END, NOTHING)
@@ -75,24 +87,10 @@ def encode(
     With `shared` all rows ask for it at `<inbox>.<first_number>`. `ids` are message ids, null for a row without one.
     Only `stream` may store the rows, if it is given; increments of counters do not say so.
     """
-    count = len(rows)
-    number, parts = first_number + np.arange(count), list[Any]()
+    number = first_number + np.arange(len(rows))
     if rows.ends is not None:
-        # Sent again, a batch has the same id: its first message ends what the server still has of an earlier try.
-        edges = np.concatenate(([0], rows.ends))
-        at = np.repeat(edges[:-1], np.diff(edges))
-        number = first_number + np.searchsorted(edges, at)
-        parts = [
-            piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()),
-            decimal(as_arrow(number)),
-        ]
-        parts += [
-            piece(b"\r\nNats-Batch-Sequence: "),
-            decimal(as_arrow(np.arange(1, count + 1) - at)),
-        ]
-        last = as_arrow(np.isin(np.arange(1, count + 1), edges))
-        parts += [pc.if_else(last, piece(b"\r\nNats-Batch-Commit: 1\r\n"), _LINE_END), NOTHING]
-        rows = replace(rows, lines=pc.binary_join_element_wise(rows.lines, *parts))
+        number = first_number + np.searchsorted(rows.ends, np.arange(len(rows)), side="right")
+        rows = _as_batches(rows, number, inbox)
     own = _own_lines(rows, ids, stream)
     line_size = lengths(rows.lines)
     own_size = len(own) if isinstance(own, bytes) else lengths(own)
@@ -100,35 +98,77 @@ def encode(
     head_size = np.where(headed, len(_VERSION) + own_size + line_size + len(_CR_LF), 0)
     size = head_size + lengths(rows.data)
     if shared:
-        parts = [rows.subject, piece(f" {inbox}.{first_number} ".encode())]
+        address = [rows.subject, piece(f" {inbox}.{first_number} ".encode())]
     else:
-        parts = [rows.subject, piece(f" {inbox}.".encode()), decimal(as_arrow(number)), _BLANK]
+        reply = piece(f" {inbox}.".encode())
+        address = [rows.subject, reply, decimal(as_arrow(number)), _BLANK]
     if not headed.any():
-        parts = [_PUB, *parts, _number(size), _LINE_END]
+        parts = [_PUB, *address, _number(size), _LINE_END]
     elif headed.all():
-        parts = [_HPUB, *parts, _number(head_size), _BLANK, _number(size)]
+        parts = [_HPUB, *address, _number(head_size), _BLANK, _number(size)]
         parts += [piece(_CR_LF + _VERSION + own)] if isinstance(own, bytes) else [_FRONT, own]
         parts += [rows.lines, _LINE_END] if line_size.any() else [_LINE_END]
     else:
-        has = as_arrow(headed)
-
-        def where(part: Any) -> pa.BinaryArray:
-            return pc.if_else(has, part, NOTHING)
-
-        parts = [
-            pc.if_else(has, _HPUB, _PUB),
-            *parts,
-            where(decimal(as_arrow(head_size))),
-            where(_BLANK),
-        ]
-        parts += [_number(size), _LINE_END, where(piece(_VERSION))]
-        parts += [piece(own) if isinstance(own, bytes) else own, rows.lines, where(_LINE_END)]
+        parts = _mixed_parts(rows, address, own, headed, head_size, size)
     joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, NOTHING)
     _, offsets, data = joined.buffers()
-    bounds = np.frombuffer(offsets, np.int32, count + 1).astype(np.int64)
+    bounds = np.frombuffer(offsets, np.int32, len(rows) + 1).astype(np.int64)
     if rows.ends is not None:
-        bounds, size = bounds[edges], np.maximum.reduceat(size, edges[:-1])
+        edges = np.concatenate(([0], rows.ends))
+        bounds = bounds[edges]
+        size = np.maximum.reduceat(size, edges[:-1])
     return Encoded(data or b"", bounds, size, first_number, shared)
+
+
+def _as_batches(rows: Rows, number: IntArray, inbox: str) -> Rows:
+    """Return the rows of groups with the header lines of atomic batches. `number` is that of each row's group.
+
+    Sent again, a batch has the same id: its first message ends what the server still has of an
+    earlier try.
+    """
+    assert rows.ends is not None
+    places = np.arange(1, len(rows) + 1)
+    sizes = np.diff(rows.ends, prepend=0)
+    before = np.repeat(rows.ends - sizes, sizes)  # rows of earlier groups
+    is_last = as_arrow(np.isin(places, rows.ends))
+    lines = pc.binary_join_element_wise(
+        rows.lines,
+        piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()),
+        decimal(as_arrow(number)),
+        piece(b"\r\nNats-Batch-Sequence: "),
+        decimal(as_arrow(places - before)),
+        pc.if_else(is_last, piece(b"\r\nNats-Batch-Commit: 1\r\n"), _LINE_END),
+        NOTHING,
+    )
+    return replace(rows, lines=lines)
+
+
+def _mixed_parts(
+    rows: Rows,
+    address: list[Any],
+    own: pa.BinaryArray | bytes,
+    headed: BoolArray,
+    head_size: IntArray,
+    size: IntArray,
+) -> list[Any]:
+    """Return the parts of frames before the payload, of which only those of `headed` rows have headers."""
+    has = as_arrow(headed)
+
+    def only_headed(part: Any) -> pa.BinaryArray:
+        return pc.if_else(has, part, NOTHING)
+
+    return [
+        pc.if_else(has, _HPUB, _PUB),
+        *address,
+        only_headed(decimal(as_arrow(head_size))),
+        only_headed(_BLANK),
+        _number(size),
+        _LINE_END,
+        only_headed(piece(_VERSION)),
+        piece(own) if isinstance(own, bytes) else own,
+        rows.lines,
+        only_headed(_LINE_END),
+    ]
 
 
 def _number(values: IntArray) -> Any:

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.protocol.arrow import binaries, repeated
+from spark_jetstream.sink.commands import GROUP_HEADER
 from spark_jetstream.sink.message_ids import WriteTask
-from spark_jetstream.sink.rows import GROUP, RefusedRow, Rows
+from spark_jetstream.sink.rows import RefusedRow, Rows
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,9 @@ class KnownGroup:
         """Whether a message with this header block is the row with this index in the group."""
         row = self.rows[index]
         lines = headers.split(b"\r\n")
-        named = row.message_id is None or b"Nats-Msg-Id: " + row.message_id in lines
-        return named and GROUP + row.rest(GROUP) in lines
+        if row.message_id is not None and b"Nats-Msg-Id: " + row.message_id not in lines:
+            return False
+        return GROUP_HEADER + b": " + (row.group or b"") in lines
 
 
 def questions(known: Sequence[RefusedRow]) -> tuple[Rows, pa.BinaryArray]:
@@ -89,6 +91,14 @@ def questions(known: Sequence[RefusedRow]) -> tuple[Rows, pa.BinaryArray]:
 def groups_of(known: Sequence[RefusedRow], sequences: Sequence[int]) -> Iterator[KnownGroup]:
     """Yield the groups of rows that follow each other, with the answers to `questions`."""
     places = zip(known, sequences, strict=True)
-    for _, group in groupby(places, lambda place: place[0].rest(GROUP)):
-        rows, found = zip(*group, strict=True)
-        yield KnownGroup(list(rows), list(found))
+    for _, members in groupby(places, _group_of):
+        rows = []
+        found = []
+        for row, sequence in members:
+            rows.append(row)
+            found.append(sequence)
+        yield KnownGroup(rows, found)
+
+
+def _group_of(place: tuple[RefusedRow, int]) -> bytes | None:
+    return place[0].group

@@ -5,7 +5,6 @@ A PUT is a message with the value; DELETE and PURGE have headers alone. `buckets
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, OPERATIONS, PUT, operation
+from spark_jetstream.buckets.kv import OPERATION_HEADERS, OPERATIONS, PUT, operation
 from spark_jetstream.protocol.arrow import (
     NOTHING,
     BoolArray,
@@ -29,18 +28,11 @@ from spark_jetstream.protocol.arrow import (
 )
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
-from spark_jetstream.sink.rows import (
-    BYTES,
-    LEFT_OUT_TIME,
-    NUMBER,
-    TEXT,
-    Columns,
-    Rows,
-    Types,
-    note,
-    shown_bytes,
-    with_ttl_and_expected,
-)
+from spark_jetstream.sink.columns import BYTES, LEFT_OUT_TIME, NUMBER, TEXT, Columns, Types
+from spark_jetstream.sink.commands import Commands
+from spark_jetstream.sink.faults import note, shown_bytes
+from spark_jetstream.sink.header_lines import expected_sequences, with_expected, with_ttl
+from spark_jetstream.sink.rows import Rows
 
 _PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
 _OPERATIONS = {b"PUT": _PUT, b"DELETE": _DELETE, b"PURGE": _PURGE}
@@ -51,7 +43,6 @@ _OPERATION_LINES = binaries(
     ]
 )
 _GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
-_EXPECTED_LINE = re.compile(rb"^%b: (\d+)\r\n" % EXPECTED.encode(), re.MULTILINE)
 
 
 class BucketColumns(Columns):
@@ -115,12 +106,22 @@ def rows_of(
         pc.is_null(data),
         "column value is null, which only a row with operation DELETE or PURGE may be",
     )
-    lines = with_ttl_and_expected(lines, given, "expected_revision", faults)
+    lines = with_ttl(lines, given, faults)
+    expected = expected_sequences(given, "expected_revision", faults)
+    lines = with_expected(lines, expected)
     subject = pc.binary_join_element_wise(
         piece(prefix.encode()), pc.fill_null(key, NOTHING), NOTHING
     )
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
-    return Rows(numbers, subject, pc.fill_null(data, NOTHING), lines, None, faults)
+    return Rows(
+        numbers,
+        subject,
+        pc.fill_null(data, NOTHING),
+        lines,
+        None,
+        faults,
+        commands=Commands(expected=expected),
+    )
 
 
 def _check_keys(key: pa.BinaryArray, most: int, faults: dict[int, str]) -> None:
@@ -149,17 +150,6 @@ def _operations(operation: pa.BinaryArray, faults: dict[int, str]) -> IntArray:
         word = shown_bytes(distinct[codes[index]])
         faults.setdefault(index, f"column operation is {word}, but must be PUT, DELETE or PURGE")
     return operations
-
-
-def expected_revision(lines: bytes) -> int | None:
-    """Return the revision that header lines expect, or None."""
-    line = _EXPECTED_LINE.search(lines)
-    return int(line[1]) if line else None
-
-
-def expecting(lines: bytes, revision: int) -> bytes:
-    """Return header lines with another expected revision."""
-    return _EXPECTED_LINE.sub(b"%b: %d\r\n" % (EXPECTED.encode(), revision), lines)
 
 
 def is_marker(headers: bytes) -> bool:

@@ -30,8 +30,6 @@ from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.sink.kv import (
     BucketColumns,
-    expected_revision,
-    expecting,
     is_marker,
     rounds,
     rows_of,
@@ -80,8 +78,8 @@ class _KeyWriter(TaskWriter):
             tuple[InFlight, list[bytes]]
         ] = []  # rows in flight, with the subjects of their keys
         self._subjects_in_flight: set[bytes] = set()
-        # By row number, the header lines of rows that replace a marker, and how often each was sent again:
-        self._creating: dict[int, tuple[bytes, int]] = {}
+        # How often each row that replaces a marker was sent again, by its number:
+        self._creating: dict[int, int] = {}
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
         bucket = self._bucket
@@ -150,9 +148,9 @@ class _KeyWriter(TaskWriter):
 
     def refused(self, refused: list[RefusedRow]) -> None:
         lost: list[RefusedRow] = []
-        again: list[tuple[RefusedRow, bytes]] = []
+        again: list[tuple[RefusedRow, int]] = []
         for row in refused:
-            lines, tries = self._creating.get(row.number, (row.lines, 0))
+            tries = self._creating.get(row.number, 0)
             if row.err_code != WRONG_REVISION:
                 lost.append(row)
                 continue
@@ -166,30 +164,30 @@ class _KeyWriter(TaskWriter):
                 continue
             if last is not None and self._is_stored(row, last):
                 self.publisher.totals.note_duplicate(self._bucket.origin.stream, last.sequence)
-            elif self._may_create(lines, tries, last):
-                self._creating[row.number] = lines, tries + 1
-                again.append((row, expecting(lines, 0 if last is None else last.sequence)))
+            elif self._may_create(row, tries, last):
+                self._creating[row.number] = tries + 1
+                again.append((row, 0 if last is None else last.sequence))
             elif tries:
                 # The server has compared with the revision of a marker, which the row was not given.
                 words = f"wrong last sequence: {0 if last is None else last.sequence}"
-                why = self._bucket.reason(Refusal(row.number, 400, WRONG_REVISION, words), lines)
+                why = self._bucket.reason(Refusal(row.number, 400, WRONG_REVISION, words), 0)
                 lost.append(replace(row, reason=why))
             else:
                 lost.append(row)
         if lost:
             super().refused(lost)
-        for row, lines in again:
-            one = replace(row.rows.take(np.array([row.index])), lines=binaries([lines]))
+        for row, revision in again:
             ids = None if row.message_id is None else binaries([row.message_id])
-            self._publish(one, ids, [row.raw_subject], self.publisher.totals)
+            self._publish(row.expecting(revision), ids, [row.raw_subject], self.publisher.totals)
 
-    def _may_create(self, lines: bytes, tries: int, last: RawMessage | None) -> bool:
+    def _may_create(self, row: RefusedRow, tries: int, last: RawMessage | None) -> bool:
         """Whether a row that was refused may be sent again, because its key has no value.
 
         The server refuses it each time where the bucket's stream stores keys under other subjects.
         """
         absent = last is None or is_marker(last.headers)
-        return absent and expected_revision(lines) == 0 and tries <= self._options.max_retries
+        creates = tries > 0 or row.expected == 0
+        return absent and creates and tries <= self._options.max_retries
 
     def _last(self, row: RefusedRow) -> RawMessage | None:
         stream, subject = self._bucket.origin.stream, self._bucket.stored_at(row.subject)

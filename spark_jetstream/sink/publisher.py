@@ -344,7 +344,7 @@ class Publisher:
             flight.postpone(index, time.monotonic() + _pause(flight, index))
             return
         row = flight.portion.members(index)[-1]
-        reason = self._target.at(row.subject).reason(refusal, row.lines)
+        reason = self._target.at(row.subject).reason(refusal, row.expected)
         if meaning is Outcome.RETRY:
             self._after_retries(flight, index, refusal, reason)
         elif meaning is Outcome.FAIL:

@@ -16,9 +16,9 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.arrow import as_arrow
 from spark_jetstream.protocol.pub_ack import ACCOUNT_IS_FULL, Outcome, Refusal, is_full
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.sink.kv import expected_revision
+from spark_jetstream.sink.commands import INCREMENT
 from spark_jetstream.sink.ledger import Ledger
-from spark_jetstream.sink.rows import INCREMENT, RefusedRow
+from spark_jetstream.sink.rows import RefusedRow
 from spark_jetstream.sink.target import Target
 from spark_jetstream.sink.window import InFlight
 from spark_jetstream.streams.lookup import RawMessage, message, next_message, streams_of, why_silent
@@ -136,8 +136,8 @@ class Recovery:
         expects a sequence is looked for, and tells of all.
         """
         rows = flight.portion.members(index)
-        row = next((row for row in rows if expected_revision(row.lines) is not None), rows[0])
-        alone = len(rows) == 1 or expected_revision(row.lines) is not None
+        row = next((row for row in rows if row.expected is not None), rows[0])
+        alone = len(rows) == 1 or row.expected is not None
         if not alone or (row.message_id is None and not flight.again[index]):
             return Outcome.REFUSED
         target = self._target.at(row.subject)
@@ -208,7 +208,7 @@ class Recovery:
         Before these comes the `last` one of the subject, if the server has named it: most often it is the row.
         """
         target = self._target.at(row.subject)
-        subject, expected = target.stored_at(row.subject), expected_revision(row.lines)
+        subject, expected = target.stored_at(row.subject), row.expected
         prefix = target.api_prefix
         named = message(self._connection, stream, last, prefix=prefix) if last else None
         if named is not None:
@@ -327,7 +327,7 @@ def _is_row(stored: RawMessage, row: RefusedRow) -> bool:
     if row.message_id is not None:
         return b"Nats-Msg-Id: " + row.message_id in headers
     # Only for an increment: a counter refuses a row without one, which may have no payload either.
-    same = _payload(stored) if row.lines.startswith(INCREMENT) else stored.data
+    same = _payload(stored) if row.increment is not None else stored.data
     return same == row.data and headers.issuperset(row.lines.split(b"\r\n"))
 
 

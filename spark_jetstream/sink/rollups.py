@@ -28,18 +28,15 @@ from spark_jetstream.protocol.arrow import (
     IntArray,
     as_arrow,
     decimal,
-    flags,
     piece,
     without,
 )
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
+from spark_jetstream.sink.header_lines import with_header
 from spark_jetstream.sink.kv import rounds
-from spark_jetstream.sink.rows import Rows, with_header
+from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.window import InFlight
-
-# Header lines of rows, as patterns.
-_SCHEDULE, _ROLLING, _OF_ALL = "Nats-Schedule: ", "Nats-(Schedule|Rollup): ", "Nats-Rollup: all\r"
 
 
 class Rollups:
@@ -47,72 +44,78 @@ class Rollups:
 
     def __init__(self, *, alone: bool) -> None:
         self._alone = alone
-        self._subjects: dict[
-            bytes, bool
-        ] = {}  # those of the task, and whether a schedule has it; only if `alone`
-        self._last = (
-            HashMap()
-        )  # the last message of each subject that the task has stored, by its sequence
-        self._last_of_all = 0  # the same of all subjects
-        self._rolled = HashMap()  # those of them that are the last roll-up of each subject
-        self._rolled_all = 0  # the last roll-up of all subjects
+        # The subjects of the task, and whether a schedule has each; only if `alone`.
+        self._subjects: dict[bytes, bool] = {}
+        # Of the messages that the task has stored, by sequence: the last one of each subject, and of all.
+        self._last = HashMap()
+        self._last_of_all = 0
+        # The last roll-up of each subject, and of all subjects.
+        self._rolled = HashMap()
+        self._rolled_all = 0
 
     def check(self, rows: Rows) -> None:
         """Note a fault for each row whose subject is that of an earlier row, if one of the two has a schedule."""
-        for index, timed in enumerate(_having(rows, _SCHEDULE).tolist()) if self._alone else ():
+        if not self._alone:
+            return
+        for index, is_timed in enumerate(rows.scheduled.tolist()):
+            if index in rows.faults:
+                continue
             subject = rows.subject[index].as_py()
-            if (
-                index not in rows.faults
-                and (timed or self._subjects.get(subject))
-                and subject in self._subjects
-            ):
+            is_taken = subject in self._subjects
+            if is_taken and (is_timed or self._subjects[subject]):
                 rows.faults[index] = (
-                    "an earlier row of the task has its subject, and with delivery exactly-once a schedule must be the "
-                    "only row there: give each one its own (column subject), or set delivery to deduplicated"
+                    "an earlier row of the task has its subject, and with delivery exactly-once a "
+                    "schedule must be the only row there: give each one its own (column subject), "
+                    "or set delivery to deduplicated"
                 )
-            if index not in rows.faults:
-                self._subjects[subject] = timed
+            else:
+                self._subjects[subject] = is_timed
 
     def named(self, rows: Rows, ids: pa.BinaryArray | None) -> Rows:
         """Return the rows, those with a schedule with a header that has their message id."""
         if ids is None:
             return rows
-        return replace(
-            rows,
-            lines=with_header(
-                rows.lines, SCHEDULED_ID.encode(), without(ids, ~_having(rows, _SCHEDULE))
-            ),
-        )
+        names = without(ids, ~rows.scheduled)
+        return replace(rows, lines=with_header(rows.lines, SCHEDULED_ID.encode(), names))
 
     def turns(self, rows: Rows) -> Iterator[IntArray]:
         """Yield the indices of rows in turns: those of one may be in flight together."""
-        rolling, at = _having(rows, _ROLLING), 0
-        for cut in [*np.flatnonzero(_having(rows, _OF_ALL)).tolist(), len(rows)]:
-            for some in rounds(rows.subject.slice(at, cut - at), rolling[at:cut]):
-                yield at + some
-            if cut < len(rows):
-                yield np.array([cut])
+        rolling = rows.rolling
+        at = 0
+        # A roll-up of all subjects is a turn by itself.
+        for cut in np.flatnonzero(rows.rolling_all).tolist():
+            yield from self._turns_between(rows, rolling, at, cut)
+            yield np.array([cut])
             at = cut + 1
+        yield from self._turns_between(rows, rolling, at, len(rows))
+
+    def _turns_between(
+        self, rows: Rows, rolling: BoolArray, begin: int, end: int
+    ) -> Iterator[IntArray]:
+        for some in rounds(rows.subject.slice(begin, end - begin), rolling[begin:end]):
+            yield begin + some
 
     def too_early(self, flight: InFlight) -> tuple[IntArray, IntArray]:
         """Note which messages the rows of a turn are. Every row has its answer.
 
         Return the indices of those that must be sent once more, and the sequence after which each must be stored.
         """
-        rows, stored = flight.portion.rows, flight.sequences
-        keys, rolling, whole = (
-            subject_hashes(rows.subject),
-            _having(rows, _ROLLING),
-            _having(rows, _OF_ALL),
-        )
+        rows = flight.portion.rows
+        stored = flight.sequences
+        keys = subject_hashes(rows.subject)
+        rolling = rows.rolling
+        whole = rows.rolling_all
+        # A roll-up must follow all rows that it removes, and another row only the roll-ups before it.
         before = np.where(rolling, self._last.get(keys), self._rolled.get(keys))
         before = np.where(whole, self._last_of_all, np.maximum(before, self._rolled_all))
         early = flight.known & (stored < before)
         kept = np.flatnonzero(~early & (stored > 0))
+        # The last message of each subject in the turn: the first one of each in descending order.
         latest = kept[np.argsort(-stored[kept])]
         subjects, first = np.unique(keys[latest], return_index=True)
         self._last.put(subjects, np.maximum(self._last.get(subjects), stored[latest[first]]))
         self._last_of_all = int(stored[kept].max(initial=self._last_of_all))
+        # A turn has at most one roll-up of each subject.
         rolls = kept[rolling[kept]]
         self._rolled.put(keys[rolls], stored[rolls])
         self._rolled_all = int(stored[kept[whole[kept]]].max(initial=self._rolled_all))
@@ -122,8 +125,3 @@ class Rollups:
 def ids_of_copies(ids: pa.BinaryArray, after: IntArray) -> pa.BinaryArray:
     """Return the message ids of rows that are sent once more, each to be stored after a sequence."""
     return pc.binary_join_element_wise(ids, decimal(as_arrow(after)), piece(b".after"))
-
-
-def _having(rows: Rows, line: str) -> BoolArray:
-    """Mark the rows with a header line that begins so."""
-    return flags(pc.match_substring_regex(rows.lines, f"(?m)^{line}"))

@@ -17,7 +17,6 @@ from spark_jetstream.protocol.pub_ack import (
     StoreFault,
     reason,
 )
-from spark_jetstream.sink.kv import expected_revision
 
 _TTL_FORMAT = "column ttl takes a duration of at least one second, such as 90s or 5m, or never"
 #: What to change in a row, or in the stream, when the server refuses the row.
@@ -122,8 +121,11 @@ class Target:
         """Why a row cannot be stored when no stream captures its subject."""
         return "no stream captures this subject"
 
-    def reason(self, refusal: Refusal, lines: bytes) -> str:
-        """Return why the server refused a row with these header lines, and what to change."""
+    def reason(self, refusal: Refusal, expected: int | None) -> str:
+        """Return why the server refused a row, and what to change.
+
+        `expected` is the last sequence that the row demanded of its subject.
+        """
         if self.noun == "row":
             return reason(refusal, _ADVICE)
         # A message that the sink makes itself has no columns that the user could change.
@@ -166,13 +168,13 @@ class KeyBucket(Target):
     def place(self, subject: str) -> str:
         return f"under key {subject.removeprefix(self.origin.write_prefix)!r} of bucket {self.name}"
 
-    def reason(self, refusal: Refusal, lines: bytes) -> str:
+    def reason(self, refusal: Refusal, expected: int | None) -> str:
         if refusal.err_code == 0 and refusal.code == NO_STREAM:
             return (
                 f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no leader, or what is "
                 "published there does not reach it"
             )
-        return reason(refusal, self._advice(refusal, expected_revision(lines)))
+        return reason(refusal, self._advice(refusal, expected))
 
     def _advice(self, refusal: Refusal, expected: int | None) -> Mapping[Cause, str]:
         """Return what to change in a row with this expected revision, or in the bucket."""

@@ -12,26 +12,21 @@ import pyarrow as pa
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DeliveryError, JetStreamError
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.arrow import as_arrow, as_vector, lengths
+from spark_jetstream.protocol.arrow import as_arrow, lengths
 from spark_jetstream.protocol.pub_ack import NO_STREAM
 from spark_jetstream.sink.claims import Claims
+from spark_jetstream.sink.columns import Columns, SinkColumns
+from spark_jetstream.sink.commands import COMMAND_COLUMNS, COMMANDS
 from spark_jetstream.sink.dead_letters import dead_letters
-from spark_jetstream.sink.groups import group_names, sorted_out, whole_groups
+from spark_jetstream.sink.groups import sorted_out, whole_groups
 from spark_jetstream.sink.known_groups import KnownGroup, groups_of, questions
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds, Scheme, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rollups import Rollups, ids_of_copies
-from spark_jetstream.sink.rows import (
-    COMMAND_COLUMNS,
-    COMMANDS,
-    Columns,
-    RefusedRow,
-    Rows,
-    SinkColumns,
-    rows_of,
-)
+from spark_jetstream.sink.row_reading import rows_of
+from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import Target
 
 _HELD = 1 << 30  # bytes of rows with a group; an Arrow array holds less than twice as many
@@ -307,9 +302,10 @@ class TaskWriter:
     def _write(self, rows: Rows) -> None:
         self._count += len(rows)
         if "atomic_group" in self._columns.names:
-            names = group_names(rows)
+            names = rows.commands.group
+            assert names is not None
             self._groups.update(names.drop_null().unique().to_pylist())
-            named = as_vector(names.is_valid())
+            named = rows.grouped
             grouped = rows.take(np.flatnonzero(named))
             self._held.append(grouped)
             self._held_bytes += grouped.data.nbytes + grouped.lines.nbytes

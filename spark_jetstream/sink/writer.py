@@ -25,6 +25,7 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import TYPES
 from spark_jetstream.sink.batch_commit import BatchCommit
+from spark_jetstream.sink.columns import SinkColumns, plain_type
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.layout import ADVICE, depends_on_layout, is_adaptive
@@ -32,7 +33,6 @@ from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
-from spark_jetstream.sink.rows import SinkColumns, plain_type
 from spark_jetstream.sink.stream_warnings import check_interval
 from spark_jetstream.sink.task import WriteTask, write_task
 from spark_jetstream.spark_process import ease_next_tasks, find_file, first_time, log_as_spark

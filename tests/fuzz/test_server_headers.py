@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.sink.rows import SERVER_HEADERS
+from spark_jetstream.sink.commands import SERVER_HEADERS
 from spark_jetstream.streams.lookup import RawMessage
 from spark_jetstream.testing.process import find_server_binary
 from tests.fuzz.engine import inputs

@@ -42,7 +42,7 @@ from spark_jetstream.options.values import (
     Whole,
 )
 from spark_jetstream.schema import COUNTER_COLUMNS, DEAD_LETTER_COLUMNS
-from spark_jetstream.sink.rows import subject_fault
+from spark_jetstream.sink.faults import subject_fault
 
 SECRET = "hunter2-never-shown"
 STREAM, BATCH = True, False

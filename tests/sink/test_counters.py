@@ -13,9 +13,10 @@ import pytest
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import DeliveryError, OptionError, RowRefused, SchemaError
+from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import encode
-from spark_jetstream.sink.rows import RefusedRow, SinkColumns
+from spark_jetstream.sink.rows import RefusedRow
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.sink.writer import record_batches
 from tests.support.calls import writer_of

@@ -21,12 +21,13 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DeliveryError, OptionError, RowRefused, SchemaError
 from spark_jetstream.protocol.arrow import binaries
 from spark_jetstream.sink import task as task_module
+from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.groups import sorted_out, whole_groups
 from spark_jetstream.sink.known_groups import questions
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.publisher import Publisher as SinkPublisher
-from spark_jetstream.sink.rows import RefusedRow, Rows, SinkColumns
+from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import store, writer_of

@@ -17,8 +17,8 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import OptionError, RowRefused, StreamNotFound
 from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.sink import kv_task
-from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, rounds, rows_of
-from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.kv import BucketColumns, rounds, rows_of
+from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.streams.lookup import RawMessage, last_message
@@ -75,8 +75,11 @@ def test_operations_revisions_and_lifetimes_become_headers() -> None:
     assert found.lines.to_pylist() == lines
     assert set(found.subject.to_pylist()) == {b"$KV.b.a.b"}
     assert found.msg_id is None
-    assert [expected_revision(each) for each in lines] == [0, None, None, None, None, None, 7]
-    assert expecting(lines[-1], 9) == lines[-1].replace(EXPECTED % 7, EXPECTED % 9)
+    refused = [RefusedRow(found, at, None, "", 0) for at in range(7)]
+    assert [row.expected for row in refused] == [0, None, None, None, None, None, 7]
+    other = refused[-1].expecting(9)
+    assert other.lines.to_pylist() == [lines[-1].replace(EXPECTED % 7, EXPECTED % 9)]
+    assert RefusedRow(other, 0, None, "", 0).expected == 9
 
 
 def test_columns_without_a_value_are_as_none() -> None:
@@ -168,9 +171,8 @@ REASONS = [
 def test_refusals_speak_of_buckets(
     err_code: int, said: str, expected: int | None, reason: str
 ) -> None:
-    lines = b"" if expected is None else EXPECTED % expected
-    assert "nobody answers at $KV.b.>" in HOME.reason(Refusal(1, 503, 0, ""), b"")
-    found = HOME.reason(Refusal(1, 400, err_code, said), lines)
+    assert "nobody answers at $KV.b.>" in HOME.reason(Refusal(1, 503, 0, ""), None)
+    found = HOME.reason(Refusal(1, 400, err_code, said), expected)
     assert found.startswith(f"{said} (error {err_code}): ")
     assert reason in found
     assert "subject" not in found

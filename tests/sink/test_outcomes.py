@@ -121,7 +121,7 @@ def test_each_refusal_means_one_thing_and_says_what_to_change(
 ) -> None:
     refusal = Refusal(1, code, err_code, words)
     assert outcome(refusal) is meaning
-    text = Target().reason(refusal, b"")
+    text = Target().reason(refusal, None)
     assert said in text
     if err_code:
         assert text.startswith(f"{words} (error {err_code})")

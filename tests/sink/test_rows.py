@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from spark_jetstream.errors import SchemaError
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS
+from spark_jetstream.sink.columns import Columns, SinkColumns, plain_type
+from spark_jetstream.sink.faults import subject_fault
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.objects import ObjectColumns
-from spark_jetstream.sink.rows import Columns, SinkColumns, plain_type, rows_of, subject_fault
+from spark_jetstream.sink.row_reading import rows_of
 from tests.support.sinking import HEADERS, batch, read, read_rows
 
 # -- columns, as DDL --

@@ -22,7 +22,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, arrow_schema
-from spark_jetstream.sink.rows import SinkColumns, rows_of
+from spark_jetstream.sink.columns import SinkColumns
+from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog

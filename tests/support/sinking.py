@@ -16,12 +16,14 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.batch_commit import BatchCommit
+from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.rows import Rows, SinkColumns, rows_of
+from spark_jetstream.sink.row_reading import rows_of
+from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.task import WriteTask, write_task
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK, api, part_of, pulls, wait_until
