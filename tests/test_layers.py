@@ -95,11 +95,13 @@ PURE = (
         f"sink.{name}"
         for name in (
             "rows",
+            "task_totals",
             "columns",
             "commands",
             "faults",
             "header_lines",
             "lifetimes",
+            "portions",
             "row_reading",
             "encode",
             "message_ids",

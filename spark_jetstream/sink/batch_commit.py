@@ -211,7 +211,7 @@ class BatchCommit:
                 for copies, copy_ids in _copied(
                     named, [ids.pop(sequence) for sequence in sequences]
                 ):
-                    publisher.publish(copies, copy_ids, stream, totals)
+                    publisher.publish(copies, copy_ids, stream, totals, any_stream=True)
                     _refuse(publisher, publisher.take_refused())
             _refuse(publisher, publisher.flush())
         if ids:

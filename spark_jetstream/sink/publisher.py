@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -96,11 +97,13 @@ class Publisher:
         target: Target,
         where: str,
         ledger: Ledger | None = None,
+        *,
+        totals: Totals | None = None,
     ) -> None:
-        self.totals = Totals()  # the rows of the task that are stored
-        self.paced = (
-            True  # whether answers may be read by the thousand; the task needs some of them at once
-        )
+        #: The rows of the task that are stored.
+        self.totals = Totals() if totals is None else totals
+        #: Whether answers may be read by the thousand; the task needs some of them at once.
+        self.paced = True
         self._options = options
         self._target = target
         self._where = where
@@ -142,18 +145,29 @@ class Publisher:
         stream: str | None,
         counted: Totals,
         *,
+        any_stream: bool = False,
         shared: bool = False,
     ) -> InFlight:
         """Send rows as soon as the window has room for them. Return them in flight, where their answers will show.
 
-        `ids` are their message ids. Only `stream` may store them, if it is given. `counted` counts them once they are
-        stored. With `shared` they may have one reply subject, which is faster, and their sequences are not kept. Raises
-        `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and `JetStreamError`.
+        `ids` are their message ids. The rows name `stream` as the only one that may store them, if
+        it is given. The stream of the target must store them, or with `any_stream` any stream.
+        `counted` counts them once they are stored. With `shared` they may have one reply subject,
+        which is faster, and their sequences are not kept.
+
+        Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and
+        `JetStreamError`.
         """
         self._answered += time.monotonic() - self._away
         after = {name: last for name, (_, last) in self.totals.streams.items()}
         portion = Portion(
-            rows, ids, stream, counted, counted is self.totals, time.monotonic(), after
+            rows,
+            ids,
+            stream,
+            counted,
+            any_stream=any_stream,
+            begun=time.monotonic(),
+            after=after,
         )
         flight = self._window.prepare(portion, self.max_payload, shared=shared)
         while not self._window.has_room(flight):
@@ -167,20 +181,30 @@ class Publisher:
         self._away = time.monotonic()
         return flight
 
+    def refuse(self, rows: Iterable[RefusedRow]) -> None:
+        """Add rows to those that can never be stored."""
+        self._window.refused += rows
+
     def take_refused(self) -> list[RefusedRow]:
         """Return the rows that can never be stored and were not returned before."""
-        refused, self._window.refused = self._window.refused, []
+        refused = self._window.refused
+        self._window.refused = []
         return refused
 
-    def flush(self) -> list[RefusedRow]:
-        """Wait until every row has its answer, or until the server refuses rows for good. Return the refused rows.
+    def wait(self) -> bool:
+        """Wait until every row has its answer, or until rows are refused for good. Return whether some are.
 
-        All rows are stored when the result is empty. Raises what `publish` raises.
+        All rows are stored when none is. Raises what `publish` raises.
         """
         self._answered += time.monotonic() - self._away
         while self._window.portions and not self._window.refused:
             self._receive(wait=True)
         self._away = time.monotonic()
+        return bool(self._window.refused)
+
+    def flush(self) -> list[RefusedRow]:
+        """As `wait`, and return the refused rows."""
+        self.wait()
         return self.take_refused()
 
     def headers_of(self, stream: str | None, sequence: int) -> bytes | None:

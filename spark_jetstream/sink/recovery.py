@@ -141,7 +141,7 @@ class Recovery:
         if not alone or (row.message_id is None and not flight.again[index]):
             return Outcome.REFUSED
         target = self._target.at(row.subject)
-        stream = target.stream if flight.portion.main else None
+        stream = None if flight.portion.any_stream else target.stream
         try:
             for name in [stream] if stream else self._capturing(target, row.subject):
                 for stored in self._in_the_way(name, row, last_revision(refusal.description)):
@@ -176,7 +176,7 @@ class Recovery:
             return None
         row = flight.portion.members(index)[0]
         target = self._target.at(row.subject)
-        stream = target.stream if flight.portion.main else None
+        stream = None if flight.portion.any_stream else target.stream
         try:
             names = [stream] if stream else self._capturing(target, row.subject)
             for name in names:
@@ -287,7 +287,7 @@ class Recovery:
         """Return why a row got no answer, as far as the server says."""
         subject = flight.portion.members(index)[-1].subject
         target = self._target.at(subject)
-        stream = target.stream if flight.portion.main else None
+        stream = None if flight.portion.any_stream else target.stream
         return why_silent(
             self._connection,
             target.stored_at(subject),

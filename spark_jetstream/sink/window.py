@@ -28,16 +28,17 @@ MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
 class Portion:
     """Rows that are published together, with arguments of `Publisher.publish`.
 
-    The target's stream must store `main` rows; any stream may store dead letters and second copies. `begun` is when the
-    publisher got the rows, and `after` maps streams to the last sequence that was known then: the rows can only be
-    stored after it. Of rows in groups (`Rows.ends`) an index is that of a group, which is sent and answered as one row.
+    The target's stream must store the rows, or with `any_stream` any stream: that is for dead
+    letters and second copies. `begun` is when the publisher got the rows, and `after` maps streams
+    to the last sequence that was known then: the rows can only be stored after it. Of rows in
+    groups (`Rows.ends`) an index is that of a group, which is sent and answered as one row.
     """
 
     rows: Rows
     ids: pa.BinaryArray | None
     stream: str | None
     counted: Totals
-    main: bool
+    any_stream: bool
     begun: float
     after: Mapping[str, int]
 
@@ -344,7 +345,7 @@ class Window:
             mine = (at >= 0) & (at < (1 if flight.frames.shared else len(flight.waiting)))
             if not mine.any():
                 continue
-            if flight.portion.main:
+            if not flight.portion.any_stream:
                 self._places.add((stored.stream, stored.domain))
             if flight.frames.shared:
                 flight.take_shared(stored, mine)
@@ -352,7 +353,7 @@ class Window:
             mine[mine] = flight.waiting[at[mine]]  # only the first answers to their rows
             if not mine.any():
                 continue
-            misplaced = target.misplaced(stored, any_stream=not flight.portion.main)
+            misplaced = target.misplaced(stored, any_stream=flight.portion.any_stream)
             if misplaced is not None:
                 return flight.refuse(int(at[mine][0]), misplaced)[0]
             flight.take(stored, mine)

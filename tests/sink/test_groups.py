@@ -20,15 +20,16 @@ from pyspark.sql import SparkSession
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DeliveryError, OptionError, RowRefused, SchemaError
 from spark_jetstream.protocol.arrow import binaries
-from spark_jetstream.sink import task as task_module
+from spark_jetstream.sink import grouped
 from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.encode import encode
+from spark_jetstream.sink.grouped import Grouped
 from spark_jetstream.sink.groups import sorted_out, whole_groups
 from spark_jetstream.sink.known_groups import questions
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.publisher import Publisher as SinkPublisher
 from spark_jetstream.sink.rows import RefusedRow, Rows
-from spark_jetstream.sink.task import TaskWriter, WriteTask
+from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import store, writer_of
 from tests.support.proxy import WireProxy
@@ -110,7 +111,7 @@ def die_after(
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr(task_module, "whole_groups", some)
+        patched.setattr(grouped, "whole_groups", some)
         with pytest.raises(Died):
             through.write([given])
 
@@ -467,14 +468,14 @@ def test_message_ids_that_the_stream_forgets_while_they_are_looked_for(
 ) -> None:
     """The group is sent again, as a row is after the duplicate window: it is no dead letter."""
     s = made(server, admin, subjects=["s.>", "dead"], duplicate_window=SECOND)
-    settle = TaskWriter._settle_known
+    settle = Grouped._settle_known
 
-    def late(self: TaskWriter) -> None:
+    def late(self: Grouped) -> None:
         if self._known:
             forget(admin, "S", "s")
         settle(self)
 
-    monkeypatch.setattr(TaskWriter, "_settle_known", late)
+    monkeypatch.setattr(Grouped, "_settle_known", late)
     through = sink(server.url, "deduplicated", deadLetterSubject="dead")
     for _ in range(2):
         assert through.write([rows(["g", "g"], msg_id=["1", "2"])]).stored == 2
@@ -496,7 +497,7 @@ def test_a_group_is_stored_of_whose_ids_the_stream_forgets_some_while_they_are_l
         asked, ids = questions(known)
         return asked, binaries([b"forgotten", *ids.to_pylist()[1:]])
 
-    monkeypatch.setattr(task_module, "questions", late)
+    monkeypatch.setattr(grouped, "questions", late)
     report = through.write([given])
     assert (report.stored, report.duplicates, report.dead_letters) == (3, 3, 0)
     assert report.streams == {"S": (1, 3)}
@@ -570,7 +571,7 @@ def test_a_task_with_too_many_bytes_in_groups(
     server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s = made(server, admin)
-    monkeypatch.setattr(task_module, "_HELD", 10_000)
+    monkeypatch.setattr(grouped, "_HELD", 10_000)
     with pytest.raises(
         DeliveryError,
         match="rows with an atomic_group have more than 1 GiB in a task: use more part",
@@ -616,7 +617,7 @@ def test_a_leader_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
                 if number == 20:
                     cluster.kill(cluster.leader_of("S"))
 
-        monkeypatch.setattr(task_module, "whole_groups", some)
+        monkeypatch.setattr(grouped, "whole_groups", some)
         through = sink(",".join(cluster.urls), maxInFlight=100, maxRetries=100, ackTimeout="2s")
         report = through.write([scattered(300, 10, 200)])
         assert (report.rows, report.stored) == (3000, 3000)

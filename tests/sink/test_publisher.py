@@ -23,8 +23,9 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink import publisher as publisher_module
 from spark_jetstream.sink.ledger_bucket import bucket_config
+from spark_jetstream.sink.order import Free
 from spark_jetstream.sink.rows import Rows
-from spark_jetstream.sink.task import TaskWriter, WriteTask
+from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.leaf import Linked
@@ -336,7 +337,9 @@ class TestNobodyListens:
 
         def pass_by(self: publisher_module.Publisher) -> None:
             # `ackTimeout` passes when all rows but these have their answers.
-            rows_in_flight = [flight for flight in self._window.portions if flight.portion.main]
+            rows_in_flight = [
+                flight for flight in self._window.portions if not flight.portion.any_stream
+            ]
             for flight in (
                 rows_in_flight if sum(flight.unanswered for flight in rows_in_flight) == 10 else ()
             ):
@@ -1032,13 +1035,13 @@ def test_a_row_that_is_lost_in_the_sink(
     target: Stream, delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No such bug is known. If there is one, the task fails, and is not noted as done."""
-    send = TaskWriter.send
+    send = Free.send
 
-    def lossy(writer: TaskWriter, some: Rows, ids: pa.BinaryArray | None) -> None:
-        send(writer, some.take(np.arange(9)), None if ids is None else ids.slice(0, 9))
+    def lossy(order: Free, some: Rows, ids: pa.BinaryArray | None) -> None:
+        send(order, some.take(np.arange(9)), None if ids is None else ids.slice(0, 9))
 
     sink, ten = Sink(target.url, delivery=delivery), [rows(f"{target.subject}.a", 0, 10)]
-    monkeypatch.setattr(TaskWriter, "send", lossy)
+    monkeypatch.setattr(Free, "send", lossy)
     with pytest.raises(JetStreamError, match="of 10 rows only 9 count as stored"):
         sink.write(ten)
     monkeypatch.undo()

@@ -100,7 +100,7 @@ class Sharing:
     def sent(self, shared: bool = True) -> InFlight:
         after = {name: last for name, (_, last) in self._totals.streams.items()}
         portion = Portion(
-            read_rows("a", data=[b"1", b"2"]), None, None, self._totals, True, 0.0, after
+            read_rows("a", data=[b"1", b"2"]), None, None, self._totals, False, 0.0, after
         )
         flight = self.window.prepare(portion, 1 << 20, shared=True)
         assert flight.frames.shared is shared

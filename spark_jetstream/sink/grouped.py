@@ -1,0 +1,136 @@
+"""Grouped: holds the rows of groups until the task has got its last row, and sends whole groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from spark_jetstream.errors import DeliveryError
+from spark_jetstream.sink.groups import sorted_out, whole_groups
+from spark_jetstream.sink.known_groups import KnownGroup, groups_of, questions
+from spark_jetstream.sink.order import Free
+from spark_jetstream.sink.portions import PORTION_BYTES
+from spark_jetstream.sink.report import Totals
+from spark_jetstream.sink.rows import RefusedRow, Rows
+from spark_jetstream.sink.sender import Sender
+
+_HELD = 1 << 30  # bytes of rows with a group; an Arrow array holds less than twice as many
+_KNOWN = 10201  # error code: the stream has one of the message ids of a group
+
+
+class Grouped(Free):
+    """Sends groups whole. Rows without a group are sent at once."""
+
+    def __init__(self, sender: Sender) -> None:
+        super().__init__(sender)
+        self._groups: set[bytes] = set()
+        self._held: list[Rows] = []
+        self._held_bytes = 0
+        #: Rows of groups that the stream refused for a message id: in part at least they are stored.
+        self._known: list[RefusedRow] = []
+
+    @property
+    def groups(self) -> Set[bytes]:
+        """The names of all groups so far."""
+        return self._groups
+
+    def accept(self, rows: Rows) -> Rows:
+        """Hold the rows with a group, also those that can never be stored: they take their group along."""
+        names = rows.commands.group
+        assert names is not None
+        self._groups.update(names.drop_null().unique().to_pylist())
+        grouped = rows.take(np.flatnonzero(rows.grouped))
+        self._held.append(grouped)
+        self._held_bytes += grouped.data.nbytes + grouped.lines.nbytes
+        if self._held_bytes > _HELD:
+            raise DeliveryError(
+                "rows with an atomic_group have more than 1 GiB in a task: use more partitions"
+            )
+        return rows.take(np.flatnonzero(~rows.grouped))
+
+    def handle_refused(self, rows: Sequence[RefusedRow]) -> None:
+        """Keep the rows whose ids the stream knows, to find out about them, and give up the others."""
+        others = []
+        for row in rows:
+            if row.err_code == _KNOWN:
+                self._known.append(row)
+            else:
+                others.append(row)
+        if others:
+            self.sender.give_up(others)
+
+    def finish(self) -> None:
+        """Send the groups, and wait until each is stored or given up."""
+        if self._groups:
+            for rows in whole_groups(self._held, self.sender.most, PORTION_BYTES):
+                self._send_groups(rows)
+        self.wait()
+        self._settle_known()
+
+    def _send_groups(self, rows: Rows) -> None:
+        """Send the rows of whole groups."""
+        sender = self.sender
+        rows = replace(rows, msg_id=sender.ids(rows))
+        found = Totals(claims=sender.totals.claims)
+        missing, _ = sender.without_stored(rows, rows.msg_id, found)
+        self.settle()
+        refused, left = sorted_out(rows, missing.number)
+        # Only whole groups count as stored before: a part of one is refused with the rest of it.
+        skipped = sender.totals.skipped
+        done = len(rows) - len(refused) - len(left)
+        skipped.stored += done
+        skipped.duplicates += done
+        skipped.note_all(found.streams)
+        sender.refuse(refused)
+        self.settle()
+        if len(left):
+            sender.publish(left, left.msg_id)
+            self.settle()
+        self._settle_known()
+
+    def _settle_known(self) -> None:
+        """Find out what became of groups that the stream refused for a message id that it has."""
+        publisher = self.sender.publisher
+        while self._known:
+            # The others of each group are refused as well, one by one.
+            self.wait()
+            known = self._known
+            self._known = []
+            rows, ids = questions(known)
+            flight = publisher.publish(rows, ids, self.sender.stream, Totals(), any_stream=True)
+            # An id that the stream does not have is refused, which is the answer.
+            while publisher.wait():
+                publisher.take_refused()
+            for group in groups_of(known, flight.sequences.tolist()):
+                self._settle_known_group(group)
+            self.wait()
+
+    def _settle_known_group(self, group: KnownGroup) -> None:
+        """Count a group as stored, give it up, or send it again if the stream has forgotten it meanwhile."""
+        sender = self.sender
+        if group.has_none and not group.has_twins:
+            again = group.to_send()
+            sender.publish(again, again.msg_id)
+        elif self._is_stored(group):
+            for sequence in group.all_sequences():
+                sender.totals.stored.note_duplicate(sender.stream or "", sequence)
+        else:
+            # An id of the user's is that of another row, or of two rows of the group.
+            sender.give_up(group.rows)
+
+    def _is_stored(self, group: KnownGroup) -> bool:
+        """Whether a group is there, of which the stream may have forgotten ids at the end of its window."""
+        if group.has_all:
+            return True
+        if group.has_none:
+            return False
+        sender = self.sender
+        if sender.message_ids is not None and group.has_made(sender.task):
+            return True
+        for index, sequence in enumerate(group.all_sequences()):
+            headers = sender.publisher.headers_of(sender.stream, sequence)
+            if headers is None or not group.is_row(index, headers):
+                return False
+        return True
