@@ -44,14 +44,18 @@ _NEVER_IN_A_GROUP = ("incr", "schedule", "rollup")
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the checked columns of a DataFrame. `subject` is the option, which replaces the column."""
+    """The names of the checked columns of a DataFrame.
+
+    `subject` is the option, which replaces the column.
+    """
 
     names: tuple[str, ...]
     subject: str | None = None
 
     #: The possible types of each column that is written.
     accepted: ClassVar[Types]
-    #: Those of the columns that the source adds. The sink ignores them, so that rows can be written back as read.
+    #: Those of the columns that the source adds. The sink ignores them, so that rows can be written
+    #: back as read.
     ignored: ClassVar[Types]
     #: Columns that must be there, and the rest of the sentence that one is missing.
     required: ClassVar[Mapping[str, str]]

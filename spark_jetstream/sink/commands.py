@@ -1,7 +1,7 @@
 """Commands: what the columns of rows ask the server to do, beside storing the payload. Pure.
 
-A server reads commands from headers. So the header lines of a row hold them as well (`sink.rows`), and nobody looks for
-them there.
+A server reads commands from headers. So the header lines of a row hold them as well (`sink.rows`),
+and nobody looks for them there.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import pyarrow.compute as pc
 from spark_jetstream.buckets.kv import EXPECTED
 from spark_jetstream.protocol.conventions import ATOMIC_GROUP, SCHEDULED_ID
 
-#: Headers that a server acts on, refuses, removes, or adds by itself (nats-server: server/stream.go, server/client.go),
-#: and those that the sink adds; the sink leaves them out.
+#: Headers that a server acts on, refuses, removes, or adds by itself (nats-server:
+#: server/stream.go, server/client.go), and those that the sink adds; the sink leaves them out.
 SERVER_HEADERS = re.compile(
     rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources"
     rb"|Stream|Subject|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size"
     rb"|Marker-Reason|Required-Api-Level|Request-Info|Trace-.*)|Status|Description|"
     + f"{SCHEDULED_ID}|{ATOMIC_GROUP}".encode()
 )
-#: Those of them without which a row would be another message: stored at another time, in place of others, or added up.
+#: Those of them without which a row would be another message: stored at another time, in place of
+#: others, or added up.
 COMMANDS = re.compile(rb"Nats-(Schedule.*|Rollup|Incr)")
 #: Those of them that columns ask for (ADR-49, ADR-51).
 COMMAND_COLUMNS = {
@@ -49,10 +50,11 @@ _INCREMENT_LINE = rf"\A{INCREMENT.decode()}(?P<number>[^\r]*)"
 class Commands:
     """The command columns of n rows: Arrow arrays of length n with nulls, or None for a column that is not there.
 
-    `group` (binary) is the group that a row is stored with, and `expected` (integers) the last sequence that its
-    subject must have. Values of these two that cannot be headers are null. The others are binary columns and named as
-    in the DataFrame. They have every value as the server would read it, also one that cannot be a header: the row then
-    has a fault, and its dead letter shows the value.
+    `group` (binary) is the group that a row is stored with, and `expected` (integers) the last
+    sequence that its subject must have. Values of these two that cannot be headers are null. The
+    others are binary columns and named as in the DataFrame. They have every value as the server
+    would read it, also one that cannot be a header: the row then has a fault, and its dead letter
+    shows the value.
     """
 
     group: pa.BinaryArray | None = None
@@ -76,7 +78,10 @@ class Commands:
 
     @classmethod
     def joined(cls, parts: Sequence[Commands]) -> Commands:
-        """Return the commands of several rows, one after the other. All parts have the same columns."""
+        """Return the commands of several rows, one after the other.
+
+        All parts have the same columns.
+        """
         columns = {}
         for name, values in vars(parts[0]).items():
             if values is not None:

@@ -1,7 +1,7 @@
 """Dead letters: messages made of rows that can never be stored. Pure.
 
-docs/writing.md has the headers of a dead letter. If the row's own headers do not fit, the dead letter has none of them:
-the reason must get through.
+docs/writing.md has the headers of a dead letter. If the row's own headers do not fit, the dead
+letter has none of them: the reason must get through.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def dead_letters(
 ) -> tuple[Rows, pa.BinaryArray | None]:
     """Return the dead letters of refused rows for a subject, and their message ids, if `identifier` makes some.
 
-    An id depends on the row alone, so that a task that runs again makes no second letter. Header and payload of each
-    have at most `max_payload` bytes; 10 KiB are enough for the dead letter's own headers.
+    An id depends on the row alone, so that a task that runs again makes no second letter. Header
+    and payload of each have at most `max_payload` bytes; 10 KiB are enough for the dead letter's
+    own headers.
     """
     data: list[bytes] = []
     lines: list[bytes] = []
@@ -115,15 +116,18 @@ def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
     if row.message_id is not None and len(row.message_id) <= _LONGEST:
         in_column = row.rows.msg_id is not None and row.rows.msg_id[row.index].is_valid
         if not in_column or identifier.task.has_made(row.message_id):
-            # The ledger finds it by this form (`sink.id_keys`). Rows of groups have made ids in the column.
+            # The ledger finds it by this form (`sink.id_keys`). Rows of groups have made ids in the
+            # column.
             return row.message_id + b".dead"
         # The user's id belongs to a stream, so a row for another one may have it, too.
         place = blake2b(row.raw_subject, digest_size=8).hexdigest().encode()
         return b".".join((row.message_id, place, b"dead"))
-    # Not the row's own id: with it, the server would drop the row itself as a duplicate of its dead letter.
+    # Not the row's own id: with it, the server would drop the row itself as a duplicate of its dead
+    # letter.
     alone = replace(row.rows.take(np.array([row.index])), msg_id=None)
     if row.message_id is None:
-        # Two rows that differ only in what cannot be stored, as null from no payload, differ in their reasons.
+        # Two rows that differ only in what cannot be stored, as null from no payload, differ in
+        # their reasons.
         alone = replace(
             alone, lines=binaries([row.lines + DEAD_LETTER + b"Reason: " + row.reason.encode()])
         )

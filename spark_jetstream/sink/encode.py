@@ -41,9 +41,10 @@ _FRONT = piece(_CR_LF + _VERSION)
 class Encoded:
     """The frames of n rows, one after the other in `data`; `bounds` (int64, length n + 1) holds where each begins.
 
-    `size` is the size of header and payload of each row in bytes, which counts against the server's `max_payload`. Row
-    i has the reply subject of number `first` + i, or each row that of number `first` if they are `shared`. A group
-    (`Rows.ends`) counts as one row: its frames together, the size of its largest row, and one reply subject for all.
+    `size` is the size of header and payload of each row in bytes, which counts against the server's
+    `max_payload`. Row i has the reply subject of number `first` + i, or each row that of number
+    `first` if they are `shared`. A group (`Rows.ends`) counts as one row: its frames together, the
+    size of its largest row, and one reply subject for all.
     """
 
     data: Any
@@ -65,7 +66,8 @@ def _own_lines(
     before = piece(expected)
     counting = rows.counting
     if expected and counting.any():
-        # A server refuses an increment with this header (error 10171). The acknowledgement names the stream.
+        # A server refuses an increment with this header (error 10171). The acknowledgement names
+        # the stream.
         before = pc.if_else(as_arrow(counting), NOTHING, before)
     if ids is None:
         return before if isinstance(before, pa.Array) else expected
@@ -82,10 +84,13 @@ def encode(
     first_number: int,
     shared: bool = False,
 ) -> Encoded:
-    """Return the frames of rows. Row i asks for its acknowledgement at `<inbox>.<first_number + i>`.
+    """Return the frames of rows.
 
-    With `shared` all rows ask for it at `<inbox>.<first_number>`. `ids` are message ids, null for a row without one.
-    Only `stream` may store the rows, if it is given; increments of counters do not say so.
+    Row i asks for its acknowledgement at `<inbox>.<first_number + i>`.
+
+    With `shared` all rows ask for it at `<inbox>.<first_number>`. `ids` are message ids, null for a
+    row without one. Only `stream` may store the rows, if it is given; increments of counters do not
+    say so.
     """
     number = first_number + np.arange(len(rows))
     if rows.ends is not None:
@@ -121,7 +126,9 @@ def encode(
 
 
 def _as_batches(rows: Rows, number: IntArray, inbox: str) -> Rows:
-    """Return the rows of groups with the header lines of atomic batches. `number` is that of each row's group.
+    """Return the rows of groups with the header lines of atomic batches.
+
+    `number` is that of each row's group.
 
     Sent again, a batch has the same id: its first message ends what the server still has of an
     earlier try.

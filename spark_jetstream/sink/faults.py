@@ -1,4 +1,7 @@
-"""Faults: why rows can never be stored, by their indices. The first reason of a row counts. Pure."""
+"""Faults: why rows can never be stored, by their indices. The first reason of a row counts.
+
+Pure.
+"""
 
 from __future__ import annotations
 

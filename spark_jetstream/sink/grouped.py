@@ -28,7 +28,8 @@ class Grouped(Free):
         self._groups: set[bytes] = set()
         self._held: list[Rows] = []
         self._held_bytes = 0
-        #: Rows of groups that the stream refused for a message id: in part at least they are stored.
+        #: Rows of groups that the stream refused for a message id: in part at least they are
+        #: stored.
         self._known: list[RefusedRow] = []
 
     @property

@@ -1,4 +1,7 @@
-"""Header lines of rows (`Name: value` CR LF), made of columns in bulk. Pure: Arrow in, Arrow out."""
+"""Header lines of rows (`Name: value` CR LF), made of columns in bulk.
+
+Pure: Arrow in, Arrow out.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,10 @@ def _by_row(lines: pa.BinaryArray, bounds: IntArray) -> pa.BinaryArray:
 
 
 def header_values(values: pa.Array, column: str, faults: Faults) -> pa.BinaryArray:
-    """Return the values of a column that becomes a header. Invalid ones are noted, and null in the result."""
+    """Return the values of a column that becomes a header.
+
+    Invalid ones are noted, and null in the result.
+    """
     values = as_bytes(values)
     broken = pc.match_substring_regex(values, _NO_VALUE)
     bad = note(faults, broken, f"column {column} is empty or holds a blank or a control character")
@@ -152,7 +158,10 @@ def with_ttl(
 def expected_sequences(
     given: Mapping[str, pa.Array], column: str, faults: Faults
 ) -> pa.Array | None:
-    """Return the column with expected sequences, if there is one. Negative ones are noted, and null."""
+    """Return the column with expected sequences, if there is one.
+
+    Negative ones are noted, and null.
+    """
     if column not in given:
         return None
     bad = note(faults, pc.less(given[column], ZERO), f"column {column} is negative")

@@ -1,8 +1,9 @@
 """Groups that a stream refused because it has a message id of one of their rows: are they stored already? Pure.
 
-The server stores a group whole or not at all, and forgets each message id by itself: when the duplicate window ends, or
-when it starts again and the message is gone. So one id that the sink has made tells of its whole group. An id of the
-user's may be that of another row, so each message of such a group is looked at.
+The server stores a group whole or not at all, and forgets each message id by itself: when the
+duplicate window ends, or when it starts again and the message is gone. So one id that the sink has
+made tells of its whole group. An id of the user's may be that of another row, so each message of
+such a group is looked at.
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ class KnownGroup:
     @property
     def has_twins(self) -> bool:
         """Whether two rows have the same id: the server never takes such a group."""
-        ids = [row.message_id for row in self.rows if row.message_id is not None]
-        return len(set(ids)) < len(ids)
+        seen = set()
+        for row in self.rows:
+            if row.message_id in seen:
+                return True
+            if row.message_id is not None:
+                seen.add(row.message_id)
+        return False
 
     def has_made(self, task: WriteTask) -> bool:
         """Whether the stream has an id that the sink has made for the batch of a task."""
@@ -77,8 +83,9 @@ class KnownGroup:
 def questions(known: Sequence[RefusedRow]) -> tuple[Rows, pa.BinaryArray]:
     """Return rows and ids to publish, whose answers say which messages have these ids.
 
-    They are roll-ups of a kind that does not exist. The server looks for the id of such a message before it refuses it,
-    and never stores it (nats-server: server/jetstream_batching.go, checkMsgHeadersPreClusteredProposal).
+    They are roll-ups of a kind that does not exist. The server looks for the id of such a message
+    before it refuses it, and never stores it (nats-server: server/jetstream_batching.go,
+    checkMsgHeadersPreClusteredProposal).
     """
     lines = repeated(b"Nats-Rollup: none\r\n", len(known))
     nothing = repeated(b"", len(known))

@@ -53,7 +53,10 @@ def write_bucket(
     bucket: KeyBucket,
     task: WriteTask,
 ) -> TaskReport:
-    """Store all rows of a task in a bucket, and return what is stored. Raises what `task.write_task` does."""
+    """Store all rows of a task in a bucket, and return what is stored.
+
+    Raises what `task.write_task` does.
+    """
     begun = time.monotonic()
     # A key's last row wins, so the order of rows counts, which a partition keeps.
     scheme = None if options.delivery == "at-least-once" else Scheme()
@@ -127,7 +130,10 @@ class ByKey(Order):
         self._subjects_in_flight.update(subjects)
 
     def _note_answers(self) -> None:
-        """Note revisions of answered rows, and send early ones once more. The caller settles or waits."""
+        """Note revisions of answered rows, and send early ones once more.
+
+        The caller settles or waits.
+        """
         answered = [sent for sent in self._sent if not sent.flight.unanswered]
         if not answered:
             return

@@ -79,7 +79,10 @@ def schedule_faults(values: pa.Array, times: pa.BinaryArray, faults: Faults) -> 
 
 
 def _note_far(values: pa.Array, times: pa.BinaryArray, faults: Faults) -> BoolArray:
-    """Note the schedules with a time or a duration that a server cannot count. Return the bad ones."""
+    """Note the schedules with a time or a duration that a server cannot count.
+
+    Return the bad ones.
+    """
     if pa.types.is_timestamp(values.type):
         micros = as_vector(pc.coalesce(values.cast(pa.timestamp("us")).cast(pa.int64()), ZERO))
         far = (micros < _FIRST_MICROSECOND) | (micros > _LAST_MICROSECOND)

@@ -43,7 +43,10 @@ class Order(ABC):
 
     @abstractmethod
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
-        """Send rows without faults, with these message ids. Raises what `Publisher.publish` raises."""
+        """Send rows without faults, with these message ids.
+
+        Raises what `Publisher.publish` raises.
+        """
 
     def handle_refused(self, rows: Sequence[RefusedRow]) -> None:
         """Decide about rows that were refused. The default gives them up (`Sender.give_up`)."""

@@ -1,10 +1,12 @@
 """Publishes rows over one connection and reads their acknowledgements, with a bounded window of rows in flight.
 
-One thread sends and reads. `Window` knows which rows lack an answer, `SharedReplies` when answers that name no row
-prove that all are stored, and `Recovery` asks the server about rows without a good answer. docs/architecture.md has the
-reasons ("How rows are stored"), and docs/delivery.md what they mean for the rows.
+One thread sends and reads. `Window` knows which rows lack an answer, `SharedReplies` when answers
+that name no row prove that all are stored, and `Recovery` asks the server about rows without a good
+answer. docs/architecture.md has the reasons ("How rows are stored"), and docs/delivery.md what they
+mean for the rows.
 
-A portion is sent when the window has room for it. Its rows share one reply subject, or each has its own:
+A portion is sent when the window has room for it. Its rows share one reply subject, or each has its
+own:
 
 | a row is | what happens | then it is |
 |---|---|---|
@@ -22,13 +24,15 @@ A portion is sent when the window has room for it. Its rows share one reply subj
 | due | its time | in flight, sent again |
 | | a late acknowledgement | stored |
 
-(1) A subject without a stream refuses the row, also if it has another subscriber and the server cannot say so, but not
-while a stream of the task does not answer: a mapping of subjects may bring the row there.
-(2) A row that is larger than all that its stream, or the account, may keep is refused.
-A stream that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`), may take `retryTimeout`.
+(1) A subject without a stream refuses the row, also if it has another subscriber and the server
+cannot say so, but not while a stream of the task does not answer: a mapping of subjects may bring
+the row there. (2) A row that is larger than all that its stream, or the account, may keep is
+refused. A stream that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`),
+may take `retryTimeout`.
 
-Before rows are sent again each gets a reply subject of its own, and with delivery exactly-once those that the ledger
-finds are stored. The caller decides what becomes of refused rows (`take_refused`). After an error a task is over.
+Before rows are sent again each gets a reply subject of its own, and with delivery exactly-once
+those that the ledger finds are stored. The caller decides what becomes of refused rows
+(`take_refused`). After an error a task is over.
 """
 
 from __future__ import annotations
@@ -61,6 +65,7 @@ from spark_jetstream.protocol.pub_ack import (
 )
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.sink.ledger import Ledger
+from spark_jetstream.sink.listeners import Listeners
 from spark_jetstream.sink.recovery import Recovery
 from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
@@ -71,23 +76,18 @@ log = logging.getLogger(__name__)
 
 _MANY = 1000  # answers in flight from which on they are read together
 _PACE = 0.008  # seconds between two such reads: some thousand answers at full speed
-_PAUSES = (
-    0.05,
-    0.1,
-    0.2,
-    0.4,
-    0.8,
-    1.0,
-)  # seconds before each retry of a row; the last one before all later retries
-_INCOMPLETE = 10176  # error code: the stream lacks a row of a group, maybe because no stream captures its subject
+# Seconds before each retry of a row; the last one before all later retries.
+_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+# Error code: the stream lacks a row of a group, maybe because no stream captures its subject.
+_INCOMPLETE = 10176
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
 class Publisher:
     """Publishes portions of rows; use it as a context manager.
 
-    `where` names the task in error messages. `ledger` is the entry of the task, with delivery exactly-once. Of its many
-    methods the task calls the first seven; the others are steps of the table above.
+    `where` names the task in error messages. `ledger` is the entry of the task, with delivery
+    exactly-once. `totals` counts the rows of the task that are stored.
     """
 
     def __init__(
@@ -113,17 +113,17 @@ class Publisher:
         self._window = Window(
             self._inbox.subject,
             options.max_in_flight,
-            # Rows that share a reply subject may have to be sent again, which `maxRetries` 0 rules out.
+            # Rows that share a reply subject may have to be sent again, which `maxRetries` 0 rules
+            # out.
             may_share=options.max_retries > 0,
             names_stream=self._connection.can(EXPECTED_STREAM_PASSES_MIRRORS),
         )
-        self._recovery = Recovery(self._connection, target, ledger)
-        self._answered = (
-            time.monotonic()
-        )  # when the last answer came, or the first row of all in flight was sent
-        self._away = (
-            self._answered
-        )  # when the last call of the task ended: the time from then on is no outage
+        self._listeners = Listeners(self._connection, target)
+        self._recovery = Recovery(self._connection, target, self._listeners, ledger)
+        #: When the last answer came, or the first row of all in flight was sent.
+        self._answered = time.monotonic()
+        #: When the last call of the task ended: the time from then on is no outage.
+        self._away = self._answered
 
     def __enter__(self) -> Publisher:
         return self
@@ -148,7 +148,9 @@ class Publisher:
         any_stream: bool = False,
         shared: bool = False,
     ) -> InFlight:
-        """Send rows as soon as the window has room for them. Return them in flight, where their answers will show.
+        """Send rows as soon as the window has room for them.
+
+        Return them in flight, where their answers will show.
 
         `ids` are their message ids. The rows name `stream` as the only one that may store them, if
         it is given. The stream of the target must store them, or with `any_stream` any stream.
@@ -192,7 +194,9 @@ class Publisher:
         return refused
 
     def wait(self) -> bool:
-        """Wait until every row has its answer, or until rows are refused for good. Return whether some are.
+        """Wait until every row has its answer, or until rows are refused for good.
+
+        Return whether some are.
 
         All rows are stored when none is. Raises what `publish` raises.
         """
@@ -212,9 +216,13 @@ class Publisher:
         return self._recovery.headers_of(stream, sequence)
 
     def failure(self, row: RefusedRow) -> RowRefused:
-        """Return the error for a row that makes its task fail. Waits a moment for answers to count what is stored."""
+        """Return the error for a row that makes its task fail.
+
+        Waits a moment for answers to count what is stored.
+        """
         stored = self._count_last_answers()
-        noun, place = self._target.noun, self._target.at(row.subject).place(row.subject)
+        noun = self._target.noun
+        place = self._target.at(row.subject).place(row.subject)
         return RowRefused(
             f"{noun} {row.number} of {self._where} cannot be stored {place}: {row.reason}; "
             f"{self.totals.stored_already(noun)}",
@@ -228,7 +236,10 @@ class Publisher:
         return OutageError(f"{text}; {self.totals.stored_already(self._target.noun)}")
 
     def _count_last_answers(self) -> int:
-        """Wait a moment for the missing answers, and return how many rows are stored. Nothing may be sent after it."""
+        """Wait a moment for the missing answers, and return how many rows are stored.
+
+        Nothing may be sent after it.
+        """
         deadline = Deadline(_LAST_ANSWERS)
         while self._window.unanswered > 0 and not deadline.expired:
             try:
@@ -275,20 +286,9 @@ class Publisher:
                 self._on_timeout(flight)
 
     def _on_timeout(self, flight: InFlight) -> None:
-        timeout, retries = self._options.ack_timeout, self._options.max_retries
-        if flight.timeouts >= retries:
-            # A subscriber that is no stream keeps the server from saying that no stream captures a subject.
-            waiting = np.flatnonzero(flight.waiting).tolist()
-            index = next(
-                (index for index in waiting if not self._refuse_uncaptured(flight, index)), None
-            )
-            if index is None:
-                return
-            why = (
-                f"no acknowledgement within {timeout:g} s (option ackTimeout), also after {retries} retries (option "
-                f"maxRetries): {self._recovery.why_silent(flight, index, time.monotonic())}"
-            )
-            raise self.failure(flight.refuse(index, why)[0])
+        if flight.timeouts >= self._options.max_retries:
+            self._on_last_timeout(flight)
+            return
         flight.note_timeout()
         try:
             self._connection.check()
@@ -298,6 +298,23 @@ class Publisher:
         self._window.may_share = False
         self._send_again([flight])
 
+    def _on_last_timeout(self, flight: InFlight) -> None:
+        """Refuse the rows whose subjects no stream captures.
+
+        Raise `RowRefused` if there is another one.
+        """
+        for index in np.flatnonzero(flight.waiting).tolist():
+            # A subscriber that is no stream keeps the server from saying that no stream captures a
+            # subject.
+            if self._refuse_uncaptured(flight, index):
+                continue
+            silence = self._listeners.why_silent(flight, index, time.monotonic())
+            why = (
+                f"no acknowledgement within {self._options.ack_timeout:g} s (option ackTimeout), "
+                f"also after {self._options.max_retries} retries (option maxRetries): {silence}"
+            )
+            raise self.failure(flight.refuse(index, why)[0])
+
     def _resume(self, cut: ConnectionFailed) -> None:
         """Wait until the connection is back, and send everything again that has no answer."""
         log.info("%s; rows without an answer are sent again", cut)
@@ -305,7 +322,8 @@ class Publisher:
         while True:
             seconds = self._answered + patience - time.monotonic()
             if seconds <= 0:
-                # Also when each reconnect succeeds: the server may cut the connection because of what is sent.
+                # Also when each reconnect succeeds: the server may cut the connection because of
+                # what is sent.
                 raise self._outage(
                     f"no answer for {patience:g} s (option retryTimeout) while writing: {cut}"
                 )
@@ -342,7 +360,7 @@ class Publisher:
 
     def _take(self, frames: Frames) -> None:
         answers = self._acks.read(frames)
-        self._recovery.note_answers({(stored.stream, stored.domain) for stored in answers.stored})
+        self._listeners.note_answers({(stored.stream, stored.domain) for stored in answers.stored})
         for stored in answers.stored:
             self._answered = time.monotonic()
             misplaced = self._window.take(stored, self._target)
@@ -352,7 +370,8 @@ class Publisher:
             self._on_refusal(flight, index, refusal)
         for flight in self._window.conclude():
             log.info(
-                "the answers do not prove that all rows are stored: those that may not be are sent again"
+                "the answers do not prove that all rows are stored: those that may not be are sent "
+                "again"
             )
             if flight.portion.ids is None or flight.portion.ids.null_count:
                 # Without its id a row would be stored twice.
@@ -385,51 +404,65 @@ class Publisher:
         if too_large is not None:
             self._window.refused += flight.refuse(index, too_large, refusal.err_code)
             return
-        now, patience = time.monotonic(), self._options.connection.retry_timeout
-        too_long = now - self._answered > patience
-        unheard = refusal.code == NO_STREAM and not refusal.err_code
-        if (unheard or refusal.err_code == _INCOMPLETE) and self._refuse_uncaptured(
-            flight, index, too_long=too_long
-        ):
+        now = time.monotonic()
+        too_long = now - self._answered > self._options.connection.retry_timeout
+        is_unheard = refusal.code == NO_STREAM and not refusal.err_code
+        may_be_uncaptured = is_unheard or refusal.err_code == _INCOMPLETE
+        if may_be_uncaptured and self._refuse_uncaptured(flight, index, too_long=too_long):
             return
-        if not (unheard or is_undecided(refusal)):
+        if not (is_unheard or is_undecided(refusal)):
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
         if too_long:
-            number = flight.portion.members(index)[-1].number
-            silence = (
-                "" if refusal.err_code else f": {self._recovery.why_silent(flight, index, now)}"
-            )
-            raise self._outage(
-                f"{self._target.noun} {number} of {self._where} cannot be stored: {reason} for {patience:g} s (option "
-                f"retryTimeout){silence}"
-            )
+            silence = ""
+            if not refusal.err_code:
+                silence = f": {self._listeners.why_silent(flight, index, now)}"
+            raise self._unavailable(flight, index, reason, silence)
         flight.postpone(index, time.monotonic() + _pause(flight, index))
 
+    def _unavailable(self, flight: InFlight, index: int, reason: str, silence: str) -> OutageError:
+        """Return the error for a row that the server has refused for the time being for too long."""
+        number = flight.portion.members(index)[-1].number
+        return self._outage(
+            f"{self._target.noun} {number} of {self._where} cannot be stored: {reason} for "
+            f"{self._options.connection.retry_timeout:g} s (option retryTimeout){silence}"
+        )
+
     def _refuse_uncaptured(self, flight: InFlight, index: int, *, too_long: bool = False) -> bool:
-        """Refuse a row if no stream captures its subject (`Recovery.nobody_listens`), and return whether that is so."""
+        """Refuse a row if no stream captures its subject (`Listeners.nobody_listens`), and return whether that is so."""
         for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
-            if self._recovery.nobody_listens(subject, flight.sent, too_long=too_long):
-                self._window.refused += flight.refuse(
-                    index, self._target.at(subject).no_stream, NO_STREAM
-                )
+            if self._listeners.nobody_listens(subject, flight.sent, too_long=too_long):
+                why = self._target.at(subject).no_stream
+                self._window.refused += flight.refuse(index, why, NO_STREAM)
                 return True
         return False
 
     def _on_denied(self, denied: PermissionDenied) -> None:
-        if denied.subject is None or denied.subject.lower().startswith(
-            self._inbox.subject.rpartition(".")[0].lower()
-        ):
+        """Raise the error of a row whose subject is denied, or of the inbox.
+
+        Another subject is not the task's.
+        """
+        if denied.subject is None:
+            raise denied
+        subject = denied.subject.lower()
+        inboxes = self._inbox.subject.rpartition(".")[0].lower()
+        if subject.startswith(inboxes):
             raise denied
         for flight in self._window.portions:
             for index in np.flatnonzero(flight.waiting).tolist():
-                subjects = {row.subject for row in flight.portion.members(index)}
-                # A server that has the option's domain itself names the subject under which the stream stores it.
-                subjects |= {self._target.at(subject).stored_at(subject) for subject in subjects}
-                if denied.subject.lower() in map(str.lower, subjects):
-                    raise self.failure(
-                        flight.refuse(index, "the account may not publish to this subject")[0]
-                    )
+                if subject in self._subjects_of(flight, index):
+                    why = "the account may not publish to this subject"
+                    raise self.failure(flight.refuse(index, why)[0])
+
+    def _subjects_of(self, flight: InFlight, index: int) -> set[str]:
+        """Return the subjects, in lower case, that a server may name for a row or a group."""
+        subjects = set()
+        for row in flight.portion.members(index):
+            subjects.add(row.subject.lower())
+            # A server that has the option's domain itself names the subject under which the stream
+            # stores the row.
+            subjects.add(self._target.at(row.subject).stored_at(row.subject).lower())
+        return subjects
 
 
 def _pause(flight: InFlight, index: int) -> float:

@@ -1,17 +1,19 @@
 """Rows that remove others: roll-ups (column `rollup`), and schedules, of which a subject keeps the last one. Pure.
 
-- The task sends such a row when the rows before it have their answers, and the rows after it when it has its own: a row
-  that is sent again after a timeout or a cut could otherwise be stored after a later one, and remove it. `sub` and
-  schedules concern the rows of their subject, `all` concerns all rows.
-- The stream may have forgotten the message ids of an earlier attempt's first rows, and still know those of its later
-  rows: it would store the first rows again and drop the later ones as duplicates. The task therefore sends a row once
-  more, without an id, when it was stored before a roll-up that it follows, and a roll-up also when it was stored before
-  any row that it must remove.
-- With delivery exactly-once a task has one row for each schedule's subject: of two, a second attempt would not find the
-  first, and put it in the place of the second. Column `rollup` is refused for the same reason (`sink.preflight`).
+- The task sends such a row when the rows before it have their answers, and the rows after it when
+  it has its own: a row that is sent again after a timeout or a cut could otherwise be stored after
+  a later one, and remove it. `sub` and schedules concern the rows of their subject, `all` concerns
+  all rows.
+- The stream may have forgotten the message ids of an earlier attempt's first rows, and still know
+  those of its later rows: it would store the first rows again and drop the later ones as
+  duplicates. The task therefore sends a row once more, without an id, when it was stored before a
+  roll-up that it follows, and a roll-up also when it was stored before any row that it must remove.
+- With delivery exactly-once a task has one row for each schedule's subject: of two, a second
+  attempt would not find the first, and put it in the place of the second. Column `rollup` is
+  refused for the same reason (`sink.preflight`).
 
-The server publishes the message of a schedule without its `Nats-Msg-Id`, and removes the schedule if it does not repeat
-(nats-server: server/scheduler.go). `Scheduled-Msg-Id` says which row it was.
+The server publishes the message of a schedule without its `Nats-Msg-Id`, and removes the schedule
+if it does not repeat (nats-server: server/scheduler.go). `Scheduled-Msg-Id` says which row it was.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Rollups:
         self._alone = alone
         # The subjects of the task, and whether a schedule has each; only if `alone`.
         self._subjects: dict[bytes, bool] = {}
-        # Of the messages that the task has stored, by sequence: the last one of each subject, and of all.
+        # Of the messages that the task has stored, by sequence: the last one of each subject, and
+        # of all.
         self._last = HashMap()
         self._last_of_all = 0
         # The last roll-up of each subject, and of all subjects.
@@ -98,14 +101,16 @@ class Rollups:
     def too_early(self, flight: InFlight) -> tuple[IntArray, IntArray]:
         """Note which messages the rows of a turn are. Every row has its answer.
 
-        Return the indices of those that must be sent once more, and the sequence after which each must be stored.
+        Return the indices of those that must be sent once more, and the sequence after which each
+        must be stored.
         """
         rows = flight.portion.rows
         stored = flight.sequences
         keys = subject_hashes(rows.subject)
         rolling = rows.rolling
         whole = rows.rolling_all
-        # A roll-up must follow all rows that it removes, and another row only the roll-ups before it.
+        # A roll-up must follow all rows that it removes, and another row only the roll-ups before
+        # it.
         before = np.where(rolling, self._last.get(keys), self._rolled.get(keys))
         before = np.where(whole, self._last_of_all, np.maximum(before, self._rolled_all))
         early = flight.known & (stored < before)

@@ -52,7 +52,8 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     count = batch.num_rows
     faults: Faults = {}
     given = columns.of(batch)
-    # Of several faults of a row the first one counts: the order of these steps is that of its reasons.
+    # Of several faults of a row the first one counts: the order of these steps is that of its
+    # reasons.
     data = _payloads(given, count, faults)
     if columns.subject is not None:
         subject = repeated(columns.subject.encode(), count)
@@ -161,7 +162,10 @@ def _with_increments(
     faults: Faults,
     asked: dict[str, pa.BinaryArray],
 ) -> pa.BinaryArray:
-    """Put the header line of column `incr` before the others. Rows that a server would refuse are noted (ADR-49)."""
+    """Put the header line of column `incr` before the others.
+
+    Rows that a server would refuse are noted (ADR-49).
+    """
     values = decimal(given["incr"])
     bad = flags(pc.invert(pc.match_substring_regex(values, _INTEGER)))
     for at in np.flatnonzero(bad).tolist():

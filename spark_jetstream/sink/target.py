@@ -80,10 +80,13 @@ _ADVICE: Mapping[Cause, str] = {
 
 @dataclass(frozen=True)
 class Target:
-    """The stream or streams that rows go to, addressed by subject. `KeyBucket` addresses keys instead.
+    """The stream or streams that rows go to, addressed by subject.
 
-    `stream` and `domain` are those that must store the rows, or None. `api_prefix` is the API prefix of the account
-    that has the stream, None for the prefix of the connection. `noun` is what errors call a row.
+    `KeyBucket` addresses keys instead.
+
+    `stream` and `domain` are those that must store the rows, or None. `api_prefix` is the API
+    prefix of the account that has the stream, None for the prefix of the connection. `noun` is what
+    errors call a row.
     """
 
     stream: str | None = None
@@ -134,9 +137,12 @@ class Target:
 
 @dataclass(frozen=True)
 class KeyBucket(Target):
-    """A bucket to write to. `origin` is the bucket that stores the rows: the one that it mirrors, or itself.
+    """A bucket to write to.
 
-    `history`: it keeps more than one revision of a key; False also where the account cannot see that.
+    `origin` is the bucket that stores the rows: the one that it mirrors, or itself.
+
+    `history`: it keeps more than one revision of a key; False also where the account cannot see
+    that.
     """
 
     option: ClassVar[str] = "bucket"

@@ -124,7 +124,10 @@ class TaskWriter:
         self._lost_ttl = False  # whether a TTL in column headers was left out
 
     def run(self, batches: Iterable[pa.RecordBatch], begun: float) -> TaskReport:
-        """Store all rows, and return what is stored. `begun` is when the task began, on the monotonic clock."""
+        """Store all rows, and return what is stored.
+
+        `begun` is when the task began, on the monotonic clock.
+        """
         sender = self._sender
         with sender.publisher:
             for batch in batches:

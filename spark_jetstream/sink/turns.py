@@ -1,4 +1,7 @@
-"""Turns: rows that may remove others wait for each other. `sink.rollups` says which rows these are."""
+"""Turns: rows that may remove others wait for each other.
+
+`sink.rollups` says which rows these are.
+"""
 
 from __future__ import annotations
 

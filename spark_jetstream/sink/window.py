@@ -1,4 +1,6 @@
-"""Rows in flight: which of them lack an answer, and what the answers prove. Pure: no socket, no clock.
+"""Rows in flight: which of them lack an answer, and what the answers prove.
+
+Pure: no socket, no clock.
 
 `sink.publisher` has the states of a row as a table. Times are seconds of the monotonic clock.
 """
@@ -45,11 +47,9 @@ class Portion:
     @cached_property
     def sizes(self) -> IntArray:
         """How many rows each index is for."""
-        return (
-            np.ones(len(self.rows), np.int64)
-            if self.rows.ends is None
-            else np.diff(self.rows.ends, prepend=0)
-        )
+        if self.rows.ends is None:
+            return np.ones(len(self.rows), np.int64)
+        return np.diff(self.rows.ends, prepend=0)
 
     def members(self, index: int, why: str = "", err_code: int = 0) -> list[RefusedRow]:
         """Return the row, or the rows of the group, with this index, with the reason why they are not stored."""
@@ -58,22 +58,22 @@ class Portion:
             end = int(self.rows.ends[index])
             at = range(end - int(self.sizes[index]), end)
             why = of_group(self.rows, at, why)
-        return [
-            RefusedRow(
-                self.rows, i, None if self.ids is None else self.ids[i].as_py(), why, err_code
-            )
-            for i in at
-        ]
+        members = []
+        for row in at:
+            message_id = None if self.ids is None else self.ids[row].as_py()
+            members.append(RefusedRow(self.rows, row, message_id, why, err_code))
+        return members
 
 
 class SharedReplies:
     """The answers to rows that have one reply subject: they say how many rows are stored, but not which.
 
-    They prove that all `rows` rows are stored if there are as many, all good, of stream and domain `place`, and each of
-    a message of its own. A publish may have two answers, one of them late: streams of two domains may capture a
-    subject, and a leader that was frozen may answer after its successor. So answers of another place prove nothing,
-    even if there are no others. Nor do answers to rows that had the subject before: `after` has the last message of
-    each stream that was known when these rows came, and theirs are not after it.
+    They prove that all `rows` rows are stored if there are as many, all good, of stream and domain
+    `place`, and each of a message of its own. A publish may have two answers, one of them late:
+    streams of two domains may capture a subject, and a leader that was frozen may answer after its
+    successor. So answers of another place prove nothing, even if there are no others. Nor do
+    answers to rows that had the subject before: `after` has the last message of each stream that
+    was known when these rows came, and theirs are not after it.
     """
 
     def __init__(self, rows: int, place: tuple[str, str], after: Mapping[str, int]) -> None:
@@ -83,18 +83,21 @@ class SharedReplies:
         self.stored = 0  # good answers, duplicates among them
         self.duplicates = 0  # good answers to rows that the stream had stored before
         self.refused = 0  # answers that a row is not stored; `InFlight` counts them
-        self._fresh: dict[
-            tuple[str, str], list[IntArray]
-        ] = {}  # sequences of the new messages by stream and domain
-        self._known: list[IntArray] = []  # sequences of messages that the stream had stored before
+        #: Sequences of the new messages by stream and domain.
+        self._fresh: dict[tuple[str, str], list[IntArray]] = {}
+        #: Sequences of messages that the stream had stored before.
+        self._known: list[IntArray] = []
 
     def take(self, stored: StoredAcks, mine: BoolArray) -> tuple[int, int]:
         """Take the marked answers; return how many they are, and how many of them are duplicates."""
         known = mine & stored.duplicate
-        count, duplicates = int(np.count_nonzero(mine)), int(np.count_nonzero(known))
+        count = int(np.count_nonzero(mine))
+        duplicates = int(np.count_nonzero(known))
         self.stored += count
         self.duplicates += duplicates
-        new = mine & ~known & (stored.sequences > self._after.get(stored.stream, 0))
+        # Not after the last message that was known: an answer to rows that had the subject before.
+        is_later = stored.sequences > self._after.get(stored.stream, 0)
+        new = mine & ~known & is_later
         self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[new])
         self._known.append(stored.sequences[known])
         return count, duplicates
@@ -106,8 +109,10 @@ class SharedReplies:
     @property
     def proof(self) -> bool:
         """Whether all rows are stored."""
+        if self.refused or self.stored != self.rows:
+            return False
         fresh = self.sequences()
-        if (self.stored, self.refused, list(fresh)) != (self.rows, 0, [self.place]):
+        if list(fresh) != [self.place]:
             return False
         return len(np.unique(fresh[self.place])) == self.rows - self.duplicates
 
@@ -119,8 +124,9 @@ class SharedReplies:
 class InFlight:
     """A portion in flight, whose fields only its own methods write.
 
-    Its rows share one reply subject, or row i has that of number `frames.first` + i. Rows with more than `most` bytes
-    are never sent. `place` is the stream and domain that must answer rows that share.
+    Its rows share one reply subject, or row i has that of number `frames.first` + i. Rows with more
+    than `most` bytes are never sent. `place` is the stream and domain that must answer rows that
+    share.
     """
 
     def __init__(
@@ -128,27 +134,24 @@ class InFlight:
     ) -> None:
         count = len(portion.sizes)
         self.portion = portion
-        self.frames = frames  # the rows as they are sent; replaced when rows that shared a subject get their own
-        self.waiting: BoolArray = (
-            frames.size <= most
-        )  # rows without an answer; while rows share, all that were sent
+        #: The rows as they are sent; replaced when rows that shared a subject get their own.
+        self.frames = frames
+        #: Rows without an answer; while rows share, all that were sent.
+        self.waiting: BoolArray = frames.size <= most
         self.unanswered = int(portion.sizes[self.waiting].sum())  # rows less answers
-        # Answers while the rows shared.
-        self.replies = (
-            None if place is None else SharedReplies(self.unanswered, place, portion.after)
-        )
+        #: Answers while the rows shared.
+        self.replies: SharedReplies | None = None
+        if place is not None:
+            self.replies = SharedReplies(self.unanswered, place, portion.after)
         self.sent = 0.0  # when rows were last sent; 0.0 before the first time
         self.timeouts = 0  # how often no answer came within `ackTimeout`
         self.again: BoolArray = np.zeros(count, np.bool_)  # rows that were sent more than once
-        self.tries: npt.NDArray[np.int32] = np.zeros(
-            count, np.int32
-        )  # refusals of each row for the time being
-        self.due: dict[
-            int, float
-        ] = {}  # when rows are to be sent again: after a refusal, or after `separate`
-        self.sequences: IntArray = np.zeros(
-            count, np.int64
-        )  # as which message each row is stored; 0 while unknown
+        #: Refusals of each row for the time being.
+        self.tries: npt.NDArray[np.int32] = np.zeros(count, np.int32)
+        #: When rows are to be sent again: after a refusal, or after `separate`.
+        self.due: dict[int, float] = {}
+        #: As which message each row is stored; 0 while unknown.
+        self.sequences: IntArray = np.zeros(count, np.int64)
         self.known: BoolArray = np.zeros(count, np.bool_)  # rows that an earlier attempt has stored
 
     def sending(self, now: float, rows: Sequence[int] | None = None) -> list[memoryview]:
@@ -160,9 +163,15 @@ class InFlight:
         if self.sent:
             self.again |= chosen
         self.sent = now
-        self.due = {index: due for index, due in self.due.items() if not chosen[index]}
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8)))
+        self._keep_due(~chosen)
+        # Runs of neighbours go out together: each begins and ends where `chosen` changes.
+        padded = np.concatenate(([False], chosen, [False]))
+        edges = np.flatnonzero(np.diff(padded.astype(np.int8)))
         return [self.frames.frames(first, last) for first, last in edges.reshape(-1, 2).tolist()]
+
+    def _keep_due(self, which: BoolArray) -> None:
+        """Forget when rows are to be sent again, but for these."""
+        self.due = {index: due for index, due in self.due.items() if which[index]}
 
     def separate(self, frames: Encoded) -> None:
         """Go on with these frames, which give each row a number of its own, and schedule the rows to be sent again.
@@ -197,25 +206,28 @@ class InFlight:
 
     def take(self, stored: StoredAcks, mine: BoolArray) -> None:
         """Take the marked answers, the first ones to their rows."""
-        at, sequences = stored.numbers[mine] - self.frames.first, stored.sequences[mine]
+        counted = self.portion.counted
+        sizes = self.portion.sizes
+        at = stored.numbers[mine] - self.frames.first
+        sequences = stored.sequences[mine]
+        # Rows that an earlier attempt has stored: a message of the first try is none of those.
         twice = at[:0]
         if stored.duplicate[mine].any():
             twice = at[stored.duplicate[mine] & ~np.isin(sequences, self._own_sequences())]
         self.waiting[at] = False
-        self.due = {index: due for index, due in self.due.items() if self.waiting[index]}
+        self._keep_due(self.waiting)
         self.sequences[at] = sequences
         self.known[twice] = True
         self._claim_known(stored.stream, twice)
-        before, self.unanswered = self.unanswered, int(self.portion.sizes[self.waiting].sum())
-        self.portion.counted.stored += before - self.unanswered
-        self.portion.counted.duplicates += len(np.unique(twice))
-        first = int((sequences - self.portion.sizes[at]).min()) + 1
-        self.portion.counted.note(stored.stream, first, int(sequences.max()))
+        before = self.unanswered
+        self.unanswered = int(sizes[self.waiting].sum())
+        counted.stored += before - self.unanswered
+        counted.duplicates += len(np.unique(twice))
+        first = int((sequences - sizes[at]).min()) + 1
+        counted.note(stored.stream, first, int(sequences.max()))
         # A row may have two answers, of which the first one counts.
         answered, where = np.unique(at, return_index=True)
-        self.portion.counted.claim(
-            stored.stream, _ending_at(sequences[where], self.portion.sizes[answered])
-        )
+        counted.claim(stored.stream, _ending_at(sequences[where], sizes[answered]))
 
     def _claim_known(self, stream: str, at: IntArray) -> None:
         if self.portion.rows.ends is None:
@@ -226,6 +238,15 @@ class InFlight:
         """Messages of the first try, whose answers named no row: they are no duplicates of an earlier attempt."""
         own = {} if self.replies is None else self.replies.sequences()
         return np.concatenate([self.sequences[:0], *own.values()])
+
+    def awaits(self, index: int) -> bool:
+        """Whether a refusal counts for a row with this index, if there is one.
+
+        A row that is due was refused: the server also refuses the rest of an atomic batch.
+        """
+        if not 0 <= index < len(self.waiting):
+            return False
+        return bool(self.waiting[index]) and index not in self.due
 
     def refuse_shared(self) -> None:
         """Count an answer to the shared reply subject that says that some row is not stored."""
@@ -268,29 +289,27 @@ def _ending_at(last: IntArray, sizes: IntArray) -> IntArray:
 class Window:
     """The portions in flight, of at most `most` rows and `MAX_BYTES_IN_FLIGHT`, and the numbers of reply subjects.
 
-    Reply subjects are `<inbox>.<number>`. Portions share one if all answers so far named one stream and domain: rows of
-    two streams prove nothing together. `may_share` is false from the first answers that prove nothing on. With
-    `names_stream` the rows say which stream must store them, where it is given.
+    Reply subjects are `<inbox>.<number>`. Portions share one if all answers so far named one stream
+    and domain: rows of two streams prove nothing together. `may_share` is false from the first
+    answers that prove nothing on. With `names_stream` the rows say which stream must store them,
+    where it is given.
     """
 
     def __init__(
         self, inbox: str, most: int, *, may_share: bool, names_stream: bool = True
     ) -> None:
         self.portions: list[InFlight] = []  # oldest first; the publisher adds to it
-        self.refused: list[
-            RefusedRow
-        ] = []  # rows that can never be stored, until the caller takes them
+        #: Rows that can never be stored, until the caller takes them.
+        self.refused: list[RefusedRow] = []
         self.may_share = may_share  # the publisher sets it to false after a silence
         self._inbox = inbox
         self._most = most
         self._names_stream = names_stream
-        self._places: set[tuple[str, str]] = (
-            set()
-        )  # stream and domain of all answers to main rows so far
+        #: Stream and domain of all answers so far to rows that the target must store.
+        self._places: set[tuple[str, str]] = set()
         self._next = 1  # the first number that was never used
-        self._free: list[
-            int
-        ] = []  # numbers that portions shared, with all their answers: used again
+        #: Numbers that portions shared, with all their answers: used again.
+        self._free: list[int] = []
 
     def prepare(self, portion: Portion, max_payload: int, *, shared: bool) -> InFlight:
         """Return a portion ready to be sent, whose rows share a reply subject if they may, and `shared` says so.
@@ -302,7 +321,10 @@ class Window:
         flight = InFlight(portion, self._frames(portion, shared=shared), max_payload, place)
         for index in np.flatnonzero(~flight.waiting).tolist():
             size = int(flight.frames.size[index])
-            why = f"header and payload have {size} bytes, and the server takes {max_payload} (max_payload)"
+            why = (
+                f"header and payload have {size} bytes, and the server takes {max_payload} "
+                "(max_payload)"
+            )
             self.refused += portion.members(index, why)
         return flight
 
@@ -329,20 +351,32 @@ class Window:
         return fits or not self.portions
 
     def patience(self, now: float, ack_timeout: float) -> float:
-        """Return how long to wait for an answer: until a row is due, or a portion had none for `ack_timeout`."""
-        times = (min([flight.sent + ack_timeout, *flight.due.values()]) for flight in self.portions)
-        return min(max(min(times, default=now + 1.0) - now, 0.005), 1.0)
+        """Return how long to wait for an answer: until a row is due, or a portion had none for `ack_timeout`.
+
+        At least 5 ms, and at most a second.
+        """
+        earliest = now + 1.0
+        for flight in self.portions:
+            earliest = min([earliest, flight.sent + ack_timeout, *flight.due.values()])
+        return max(earliest - now, 0.005)
 
     def separate(self, flight: InFlight) -> None:
-        """Give each row of a portion a reply subject of its own, if they share one. That one is not used again."""
+        """Give each row of a portion a reply subject of its own, if they share one.
+
+        That one is not used again.
+        """
         if flight.frames.shared:
             flight.separate(self._frames(flight.portion))
 
     def take(self, stored: StoredAcks, target: Target) -> RefusedRow | None:
-        """Count the rows as stored that these answers are for. Return a row that is not stored by the target."""
+        """Count the rows as stored that these answers are for.
+
+        Return a row that is not stored by the target.
+        """
         for flight in self.portions:
             at = stored.numbers - flight.frames.first
-            mine = (at >= 0) & (at < (1 if flight.frames.shared else len(flight.waiting)))
+            numbers = 1 if flight.frames.shared else len(flight.waiting)
+            mine = (at >= 0) & (at < numbers)
             if not mine.any():
                 continue
             if not flight.portion.any_stream:
@@ -360,31 +394,34 @@ class Window:
         return None
 
     def take_refusals(self, refusals: Iterable[Refusal]) -> Iterator[tuple[InFlight, int, Refusal]]:
-        """Yield the rows that are refused, by portion and index. A refusal of rows that share is only counted."""
+        """Yield the rows that are refused, by portion and index.
+
+        A refusal of rows that share is only counted.
+        """
         for refusal in refusals:
             for flight in self.portions:
                 index = refusal.number - flight.frames.first
-                if flight.frames.shared and not index:
-                    flight.refuse_shared()
-                    break
-                own = not flight.frames.shared and 0 <= index < len(flight.waiting)
-                # What is due was refused: the server also refuses the rest of an atomic batch.
-                if own and flight.waiting[index] and index not in flight.due:
+                if flight.frames.shared:
+                    if index == 0:
+                        flight.refuse_shared()
+                        break
+                elif flight.awaits(index):
                     yield flight, index, refusal
                     break
 
     def conclude(self) -> list[InFlight]:
         """Drop the portions that share a reply subject and whose answers prove that all rows are stored.
 
-        Return those of which all answers are there and prove nothing: their rows have subjects of their own from now
-        on, as have those of later portions.
+        Return those of which all answers are there and prove nothing: their rows have subjects of
+        their own from now on, as have those of later portions.
         """
         unproven = []
         for flight in list(self.portions):
             if not flight.frames.shared or flight.replies is None or flight.unanswered > 0:
                 continue
             if flight.replies.proof:
-                flight.portion.counted.claim(flight.replies.place[0], flight.replies.claimed())
+                stream, _ = flight.replies.place
+                flight.portion.counted.claim(stream, flight.replies.claimed())
                 self.portions.remove(flight)
                 self._free.append(flight.frames.first)
             else:

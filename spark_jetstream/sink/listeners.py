@@ -1,0 +1,136 @@
+"""Listeners: whether a stream captures the subject of a row, as far as the server says."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Set
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import stream_info
+from spark_jetstream.errors import JetStreamError, PermissionDenied
+from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.window import InFlight
+from spark_jetstream.streams.lookup import streams_of, why_silent
+
+log = logging.getLogger(__name__)
+
+_VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
+_NEVER = float("-inf")
+
+
+class Listeners:
+    """Asks which streams capture the subjects of one task, and remembers what the server said."""
+
+    def __init__(self, connection: Connection, target: Target) -> None:
+        self._connection = connection
+        self._target = target
+        #: Streams that have answered, each with its domain, "" for none.
+        self._streams: set[tuple[str, str]] = set()
+        #: From when until when these had leaders, as far as known.
+        self._led = (_NEVER, _NEVER)
+        # What the JetStream API says of subjects, by API prefix and subject:
+        #: No stream captures it; emptied with new answers.
+        self._no_stream: set[tuple[str | None, str]] = set()
+        #: When the API named a stream, or its answer proved nothing.
+        self._in_doubt: dict[tuple[str | None, str], float] = {}
+        # When an API, by its prefix, gave no answer; and those that the account may not ask.
+        self._failed: dict[str | None, float] = {}
+        self._forbidden: set[str | None] = set()
+
+    def note_answers(self, streams: Set[tuple[str, str]]) -> None:
+        """Forget which subjects no stream captures.
+
+        The server has sent new answers, from these streams and domains.
+        """
+        self._no_stream.clear()
+        self._streams |= streams
+
+    def capturing(self, target: Target, subject: str) -> list[str]:
+        """Return the names of the streams that capture a subject.
+
+        Raises what `Connection.api` raises.
+        """
+        return streams_of(self._connection, target.stored_at(subject), prefix=target.api_prefix)
+
+    def nobody_listens(self, subject: str, sent: float, *, too_long: bool) -> bool:
+        """Whether no stream captures the subject of a row that was `sent` then; asks at most once a second.
+
+        If the account may not ask, no stream does once it takes `too_long`.
+        """
+        prefix = self._target.at(subject).api_prefix
+        if not self._is_known(prefix, subject):
+            self._ask(subject, sent)
+        # Rows that went over the link of a leaf node, to another domain, find no stream when the
+        # link is gone, and the server then knows only the streams of its own domain.
+        near = {"", self._connection.server_info.get("domain")}
+        if prefix is None and any(domain not in near for _, domain in self._streams):
+            return False
+        if too_long and prefix in self._forbidden:
+            return True
+        return (prefix, subject) in self._no_stream
+
+    def _is_known(self, prefix: str | None, subject: str) -> bool:
+        """Whether the server need not be asked about a subject now."""
+        if (prefix, subject) in self._no_stream:
+            return True
+        asked = max(self._failed.get(prefix, _NEVER), self._in_doubt.get((prefix, subject), _NEVER))
+        return time.monotonic() - asked < _VALID
+
+    def _ask(self, subject: str, sent: float) -> None:
+        """Ask the server whether a stream captures the subject of a row that was `sent` then."""
+        target = self._target.at(subject)
+        prefix = target.api_prefix
+        began = time.monotonic()
+        try:
+            # The server does not name a stream that a mapping brings rows to: so the streams of the
+            # task must have had leaders when the row was sent.
+            if not self.capturing(target, subject) and self._had_leaders(sent, prefix):
+                self._no_stream.add((prefix, subject))
+                return
+        except JetStreamError as error:
+            # An election, most likely: the API, or a stream, has no leader either.
+            log.info("%s", error)
+            self._failed[prefix] = time.monotonic()
+            if isinstance(error, PermissionDenied):
+                self._forbidden.add(prefix)
+            else:
+                self._forbidden.discard(prefix)
+            return
+        self._in_doubt = {known: at for known, at in self._in_doubt.items() if began - at < _VALID}
+        self._in_doubt[prefix, subject] = time.monotonic()
+
+    def _had_leaders(self, at: float, prefix: str | None) -> bool:
+        """Whether the streams that have answered, and the target's, had leaders at this time.
+
+        A stream that the account may not see, or that is gone, is left out. Raises the error of one
+        that does not answer at once.
+        """
+        first, last = self._led
+        if at > last:
+            self._led = (float("inf"), _NEVER)  # unless all of them answer
+            names = {name for name, _ in self._streams}
+            if self._target.stream:
+                names.add(self._target.stream)
+            for name in names:
+                try:
+                    stream_info(self._connection, name, prefix=prefix, timeout=_VALID)
+                except JetStreamError as error:
+                    if error.retriable:
+                        raise
+            now = time.monotonic()
+            first = min(first, now)
+            self._led = (first, now)
+        return first <= at
+
+    def why_silent(self, flight: InFlight, index: int, now: float) -> str:
+        """Return why a row got no answer, as far as the server says."""
+        subject = flight.portion.members(index)[-1].subject
+        target = self._target.at(subject)
+        return why_silent(
+            self._connection,
+            target.stored_at(subject),
+            now - flight.sent,
+            None if flight.portion.any_stream else target.stream,
+            prefix=target.api_prefix,
+        )
