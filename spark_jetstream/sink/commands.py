@@ -48,7 +48,7 @@ _INCREMENT_LINE = rf"\A{INCREMENT.decode()}(?P<number>[^\r]*)"
 
 @dataclass(frozen=True)
 class Commands:
-    """The command columns of n rows: Arrow arrays of length n with nulls, or None for a column that is not there.
+    """The command columns of n rows: Arrow arrays of length n, or None without the column.
 
     `group` (binary) is the group that a row is stored with, and `expected` (integers) the last
     sequence that its subject must have. Values of these two that cannot be headers are null. The

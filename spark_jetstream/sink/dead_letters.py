@@ -35,7 +35,7 @@ _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 def dead_letters(
     refused: Sequence[RefusedRow], subject: str, max_payload: int, identifier: MessageIds | None
 ) -> tuple[Rows, pa.BinaryArray | None]:
-    """Return the dead letters of refused rows for a subject, and their message ids, if `identifier` makes some.
+    """Return the dead letters of rows for a subject, and their ids, if `identifier` makes some.
 
     An id depends on the row alone, so that a task that runs again makes no second letter. Header
     and payload of each have at most `max_payload` bytes; 10 KiB are enough for the dead letter's
@@ -113,6 +113,7 @@ def _commands(row: RefusedRow, kept: Sequence[bytes]) -> list[bytes]:
 
 
 def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
+    """Return the message id of a dead letter."""
     if row.message_id is not None and len(row.message_id) <= _LONGEST:
         in_column = row.rows.msg_id is not None and row.rows.msg_id[row.index].is_valid
         if not in_column or identifier.task.has_made(row.message_id):
@@ -128,18 +129,18 @@ def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
     if row.message_id is None:
         # Two rows that differ only in what cannot be stored, as null from no payload, differ in
         # their reasons.
-        alone = replace(
-            alone, lines=binaries([row.lines + DEAD_LETTER + b"Reason: " + row.reason.encode()])
-        )
+        lines = row.lines + DEAD_LETTER + b"Reason: " + row.reason.encode()
+        alone = replace(alone, lines=binaries([lines]))
     return bytes(identifier.ids(alone)[0].as_py())
 
 
 def _size(lines: Sequence[bytes]) -> int:
+    """Return the bytes of header lines with their line ends."""
     return sum(len(line) + 2 for line in lines)
 
 
 def _one_line(text: bytes) -> bytes:
-    """Text that fits into a header, cut at the end of a character."""
+    """Return text that fits into a header, cut at the end of a character."""
     if len(text) > _LONGEST:
         text = text[:_LONGEST].decode("utf-8", "ignore").encode()
     return _CONTROL.sub(b" ", text)

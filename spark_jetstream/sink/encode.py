@@ -39,7 +39,7 @@ _FRONT = piece(_CR_LF + _VERSION)
 
 @dataclass(frozen=True)
 class Encoded:
-    """The frames of n rows, one after the other in `data`; `bounds` (int64, length n + 1) holds where each begins.
+    """The frames of n rows in `data`. `bounds` (int64, length n + 1) holds where each begins.
 
     `size` is the size of header and payload of each row in bytes, which counts against the server's
     `max_payload`. Row i has the reply subject of number `first` + i, or each row that of number
@@ -61,7 +61,7 @@ class Encoded:
 def _own_lines(
     rows: Rows, ids: pa.BinaryArray | None, stream: str | None
 ) -> pa.BinaryArray | bytes:
-    """The sink's own header lines: bytes if they are the same for every row, empty if there are none."""
+    """Return the sink's own header lines: bytes if they are the same for every row."""
     expected = b"" if stream is None else f"Nats-Expected-Stream: {stream}\r\n".encode()
     before = piece(expected)
     counting = rows.counting
@@ -158,7 +158,7 @@ def _mixed_parts(
     head_size: IntArray,
     size: IntArray,
 ) -> list[Any]:
-    """Return the parts of frames before the payload, of which only those of `headed` rows have headers."""
+    """Return the parts of frames before the payload. Only those of `headed` rows have headers."""
     has = as_arrow(headed)
 
     def only_headed(part: Any) -> pa.BinaryArray:

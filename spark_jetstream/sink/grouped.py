@@ -38,7 +38,7 @@ class Grouped(Free):
         return self._groups
 
     def accept(self, rows: Rows) -> Rows:
-        """Hold the rows with a group, also those that can never be stored: they take their group along."""
+        """Hold the rows with a group. One that can never be stored takes its group along."""
         names = rows.commands.group
         assert names is not None
         self._groups.update(names.drop_null().unique().to_pylist())
@@ -52,7 +52,7 @@ class Grouped(Free):
         return rows.take(np.flatnonzero(~rows.grouped))
 
     def handle_refused(self, rows: Sequence[RefusedRow]) -> None:
-        """Keep the rows whose ids the stream knows, to find out about them, and give up the others."""
+        """Keep rows whose ids the stream knows, to find out about them, and give up the others."""
         others = []
         for row in rows:
             if row.err_code == _KNOWN:
@@ -109,7 +109,7 @@ class Grouped(Free):
             self.wait()
 
     def _settle_known_group(self, group: KnownGroup) -> None:
-        """Count a group as stored, give it up, or send it again if the stream has forgotten it meanwhile."""
+        """Count a group as stored, give it up, or send it again if the stream has forgotten it."""
         sender = self.sender
         if group.has_none and not group.has_twins:
             again = group.to_send()
@@ -122,7 +122,7 @@ class Grouped(Free):
             sender.give_up(group.rows)
 
     def _is_stored(self, group: KnownGroup) -> bool:
-        """Whether a group is there, of which the stream may have forgotten ids at the end of its window."""
+        """Whether the stream has a group, some of whose ids it may have forgotten."""
         if group.has_all:
             return True
         if group.has_none:

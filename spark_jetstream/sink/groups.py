@@ -1,4 +1,4 @@
-"""Rows that are stored whole or not at all: the groups of column `atomic_group` (ADR-50, atomic batches). Pure.
+"""Rows that are stored whole or not at all: groups, as atomic batches (ADR-50). Pure.
 
 The rows of a group may come anywhere in a task, which holds all rows with a group until it has got
 its last row.
@@ -27,7 +27,7 @@ def _codes(rows: Rows) -> npt.NDArray[np.int32]:
 
 
 def whole_groups(held: Sequence[Rows], most: int, size: int) -> Iterator[Rows]:
-    """Yield the rows in whole groups: about `most` rows, or `size` bytes, at a time, and never a part of a group."""
+    """Yield the rows in whole groups, about `most` rows, or `size` bytes, at a time."""
     rows = Rows.joined(held)
     codes = _codes(rows)
     # Sorted by group, with the rows of each in their order; group i ends before `ends[i]`.
@@ -43,7 +43,7 @@ def whole_groups(held: Sequence[Rows], most: int, size: int) -> Iterator[Rows]:
 
 
 def sorted_out(rows: Rows, missing: IntArray) -> tuple[list[RefusedRow], Rows]:
-    """Return the rows of groups that can never be stored, and those to send (`Rows.ends`), without those stored.
+    """Return the rows of groups that can never be stored, and those to send (`Rows.ends`).
 
     `rows` are whole groups with their ids, and `missing` the numbers of the rows that no earlier
     attempt has stored.
@@ -87,7 +87,7 @@ def _group_fault(rows: Rows, at: range, expecting: BoolArray) -> str | None:
 
 
 def _late(rows: Rows, at: range, expecting: BoolArray) -> int | None:
-    """Return the first row of a group that expects a sequence of a subject which an earlier row of the group has."""
+    """Return the first row of a group that expects a sequence of the subject of an earlier row."""
     if not expecting[at.start : at.stop].any():
         return None
     earlier: set[bytes] = set()

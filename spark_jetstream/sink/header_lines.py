@@ -37,7 +37,7 @@ _NO_VALUE = rf"^\z|{BLANK_OR_CONTROL}"
 
 
 def header_lines(headers: pa.Array, faults: Faults) -> tuple[pa.BinaryArray, dict[bytes, int]]:
-    """Return the header lines of each row of a map column without `SERVER_HEADERS`, and `Rows.left_out`.
+    """Return the header lines of each map, without `SERVER_HEADERS`, and `Rows.left_out`.
 
     Values of a repeated name follow each other in their order. An invalid header (a null, a name
     with a colon, a line end in a value) is left out, and noted in `faults` by row.

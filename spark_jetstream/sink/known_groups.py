@@ -1,4 +1,4 @@
-"""Groups that a stream refused because it has a message id of one of their rows: are they stored already? Pure.
+"""Groups that a stream refused for a message id that it has: are they stored already? Pure.
 
 The server stores a group whole or not at all, and forgets each message id by itself: when the
 duplicate window ends, or when it starts again and the message is gone. So one id that the sink has
@@ -23,7 +23,7 @@ from spark_jetstream.sink.rows import RefusedRow, Rows
 
 @dataclass(frozen=True)
 class KnownGroup:
-    """The rows of a group in their order, and the sequence of the message that has the id of each, 0 for none."""
+    """The rows of a group, and the sequence of the message that has the id of each, 0 for none."""
 
     rows: list[RefusedRow]
     sequences: list[int]

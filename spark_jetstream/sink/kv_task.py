@@ -1,4 +1,4 @@
-"""One task of a write to a Key-Value bucket: the last row of each key wins, whatever fails on the way.
+"""One task of a write to a Key-Value bucket: the last row of each key wins, whatever fails.
 
 - The task sends a row only when the row before it with the same key has its answer: a row that is
   sent again after a timeout or a cut could otherwise be stored after a later one of its key, for
@@ -25,10 +25,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.buckets.kv import WRONG_REVISION
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.arrow import as_arrow, binaries
+from spark_jetstream.protocol.arrow import binaries
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.sink.kv import BucketColumns, is_marker, rounds, rows_of
@@ -36,7 +37,7 @@ from spark_jetstream.sink.message_ids import Scheme, WriteTask
 from spark_jetstream.sink.order import Order
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.rows import RefusedRow, Rows
-from spark_jetstream.sink.sender import Sender
+from spark_jetstream.sink.sender import Sender, taken
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import TaskWriter
 from spark_jetstream.sink.window import InFlight
@@ -105,7 +106,7 @@ class ByKey(Order):
             self._send_turn(rows, ids)
             return
         for at in turns:
-            self._send_turn(rows.take(at), None if ids is None else ids.take(as_arrow(at)))
+            self._send_turn(*taken(rows, ids, at))
 
     def _send_turn(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         """Send rows of different keys when no row of these keys is in flight any more."""
@@ -169,22 +170,20 @@ class ByKey(Order):
     # Refused rows
 
     def handle_refused(self, rows: Sequence[RefusedRow]) -> None:
-        """Send rows again that may replace a marker, and give up those that are not stored already."""
+        """Send rows again that may replace a marker.
+
+        Give up the others that are not stored already.
+        """
         lost: list[RefusedRow] = []
         again: list[tuple[RefusedRow, int]] = []  # with the revision to expect
         for row in rows:
             if row.err_code != WRONG_REVISION:
                 lost.append(row)
                 continue
-            try:
-                last = self._last(row)
-            except JetStreamError as error:
-                if error.retriable:
-                    raise
-                log.info("cannot read the revision of a key: %s", error)
+            is_read, last = self._last(row)
+            if not is_read:
                 lost.append(row)
-                continue
-            if last is not None and self._is_stored(row, last):
+            elif last is not None and self._is_stored(row, last):
                 stream = self._bucket.origin.stream
                 self.sender.totals.stored.note_duplicate(stream, last.sequence)
             elif self._may_create(row, last):
@@ -215,7 +214,7 @@ class ByKey(Order):
         return is_absent and creates and tries <= self._max_retries
 
     def _explained(self, row: RefusedRow, last: RawMessage | None) -> RefusedRow:
-        """Return a row that is given up, with a reason that speaks of the revision that it was given."""
+        """Return a row to give up, with a reason that speaks of the revision that the user gave."""
         if not self._tries(row):
             return row
         # The server has compared with the revision of a marker, which the row was not given.
@@ -223,19 +222,27 @@ class ByKey(Order):
         refusal = Refusal(row.number, 400, WRONG_REVISION, words)
         return replace(row, reason=self._bucket.reason(refusal, 0))
 
-    def _last(self, row: RefusedRow) -> RawMessage | None:
-        """Return the latest revision of the key of a row, a marker too."""
-        return self._requests.call(
-            lambda connection: last_message(
-                connection,
-                self._bucket.origin.stream,
-                self._bucket.stored_at(row.subject),
-                prefix=self._bucket.api_prefix,
-            )
-        )
+    def _last(self, row: RefusedRow) -> tuple[bool, RawMessage | None]:
+        """Return whether the account may read the key of a row, and its latest revision or marker.
+
+        Raises the error of a server that may answer later.
+        """
+        bucket = self._bucket
+        subject = bucket.stored_at(row.subject)
+
+        def ask(connection: Connection) -> RawMessage | None:
+            return last_message(connection, bucket.origin.stream, subject, prefix=bucket.api_prefix)
+
+        try:
+            return True, self._requests.call(ask)
+        except JetStreamError as error:
+            if error.retriable:
+                raise
+            log.info("cannot read the revision of a key: %s", error)
+            return False, None
 
     def _is_stored(self, row: RefusedRow, last: RawMessage) -> bool:
-        """Whether the latest revision is this row, or a later row of the task that an earlier attempt has stored."""
+        """Whether the latest revision is this row, or a later one of an earlier attempt."""
         ids = self.sender.message_ids
         if ids is None or not last.message_id.startswith(ids.prefix):
             return False

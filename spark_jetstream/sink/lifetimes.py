@@ -61,7 +61,10 @@ def _ttl_fault(ttl: bytes, column: str) -> str | None:
 
 
 def schedules(values: pa.Array) -> pa.BinaryArray:
-    """Return schedules as the server reads them: `@at` before a time, which a timestamp is in UTC."""
+    """Return schedules as the server reads them: `@at` before a time.
+
+    A timestamp is a time in UTC.
+    """
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us")).cast(pa.string())
         return pc.replace_substring_regex(as_bytes(values), r"^(\d+-\d+-\d+) (.+)", r"@at \1T\2Z")

@@ -54,7 +54,7 @@ class Listeners:
         return streams_of(self._connection, target.stored_at(subject), prefix=target.api_prefix)
 
     def nobody_listens(self, subject: str, sent: float, *, too_long: bool) -> bool:
-        """Whether no stream captures the subject of a row that was `sent` then; asks at most once a second.
+        """Whether no stream captures the subject of a row that was `sent` then. Asks once a second.
 
         If the account may not ask, no stream does once it takes `too_long`.
         """

@@ -1,4 +1,4 @@
-"""Publishes rows over one connection and reads their acknowledgements, with a bounded window of rows in flight.
+"""Publishes rows over one connection and reads acknowledgements, with a window of rows in flight.
 
 One thread sends and reads. `Window` knows which rows lack an answer, `SharedReplies` when answers
 that name no row prove that all are stored, and `Recovery` asks the server about rows without a good
@@ -8,27 +8,29 @@ mean for the rows.
 A portion is sent when the window has room for it. Its rows share one reply subject, or each has its
 own:
 
-| a row is | what happens | then it is |
+| a row is | what happens | then the row is, or the task |
 |---|---|---|
 | too large for the server | `publish` | refused |
 | in flight, shared subject | all answers are there and prove that all rows are stored | stored |
-| | all answers are there and prove nothing | stored, if it has no id and the server has it; else due at once |
-| in flight, subject of its own | an acknowledgement, of the stream and domain that must store it | stored |
-| | an acknowledgement of another one | the task fails |
-| | a refusal that may pass | due after a pause; after `maxRetries` the task fails (1) (2) |
-| | a refusal for what its subject has | stored, if the message in its place is this row; else refused |
+| | all answers are there and prove nothing | stored, if without an id and there; else due at once |
+| in flight, own subject | an acknowledgement of the stream and domain that must store it | stored |
+| | an acknowledgement of another one | fails |
+| | a refusal that may pass | due after a pause; after `maxRetries` it fails (1) (2) |
+| | a refusal for what its subject has | stored, if the message there is this row; else refused |
 | | a refusal of this row | refused |
-| | a refusal of all rows; no permission | the task fails |
-| in flight, either | no answer within `ackTimeout` | in flight, sent again; after `maxRetries` the task fails (1) |
-| | a cut | in flight, sent again; after `retryTimeout` without an answer the task fails |
+| | a refusal of all rows; no permission | fails |
+| in flight, either | no answer within `ackTimeout` | sent again; after `maxRetries` it fails (1) |
+| | a cut | sent again; after `retryTimeout` without an answer it fails |
 | due | its time | in flight, sent again |
 | | a late acknowledgement | stored |
 
 (1) A subject without a stream refuses the row, also if it has another subscriber and the server
 cannot say so, but not while a stream of the task does not answer: a mapping of subjects may bring
-the row there. (2) A row that is larger than all that its stream, or the account, may keep is
-refused. A stream that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`),
-may take `retryTimeout`.
+the row there.
+
+(2) A row that is larger than all that its stream, or the account, may keep is refused. A stream
+that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`), may take
+`retryTimeout`.
 
 Before rows are sent again each gets a reply subject of its own, and with delivery exactly-once
 those that the ledger finds are stored. The caller decides what becomes of refused rows
@@ -212,7 +214,7 @@ class Publisher:
         return self.take_refused()
 
     def headers_of(self, stream: str | None, sequence: int) -> bytes | None:
-        """Return the header block of a message; None if it is gone, or if the account may not read it."""
+        """Return the header block of a message, None if it is gone or may not be read."""
         return self._recovery.headers_of(stream, sequence)
 
     def failure(self, row: RefusedRow) -> RowRefused:
@@ -266,7 +268,7 @@ class Publisher:
             self._inbox.send(frames)
 
     def _send_again(self, flights: list[InFlight], rows: list[int] | None = None) -> None:
-        """Send the rows without an answer again, or these of them, but those that are stored already."""
+        """Send rows without an answer again, or these of them, unless they are stored already."""
         for flight in flights:
             self._window.separate(flight)
         if self._recovery.settle_noted(flights, time.monotonic()):
@@ -276,7 +278,7 @@ class Publisher:
                 self._send(flight, rows)
 
     def _send_due(self) -> None:
-        """Send the rows again whose time has come, and those that got no answer within `ackTimeout`."""
+        """Send rows again whose time has come, and those that got no answer within `ackTimeout`."""
         now = time.monotonic()
         for flight in list(self._window.portions):
             due = [index for index, at in flight.due.items() if at <= now]
@@ -341,7 +343,7 @@ class Publisher:
     # Answers
 
     def _receive(self, *, wait: bool) -> None:
-        """Read the answers that have arrived; with `wait`, wait for an answer or until a row is due."""
+        """Read the answers that are there. With `wait`, wait for one, or until a row is due."""
         self._inbox.pace = _PACE if self.paced and self._window.unanswered >= _MANY else 0.0
         patience = (
             self._window.patience(time.monotonic(), self._options.ack_timeout) if wait else 0.0
@@ -421,7 +423,7 @@ class Publisher:
         flight.postpone(index, time.monotonic() + _pause(flight, index))
 
     def _unavailable(self, flight: InFlight, index: int, reason: str, silence: str) -> OutageError:
-        """Return the error for a row that the server has refused for the time being for too long."""
+        """Return the error for a row that the server has put off for too long."""
         number = flight.portion.members(index)[-1].number
         return self._outage(
             f"{self._target.noun} {number} of {self._where} cannot be stored: {reason} for "
@@ -429,7 +431,7 @@ class Publisher:
         )
 
     def _refuse_uncaptured(self, flight: InFlight, index: int, *, too_long: bool = False) -> bool:
-        """Refuse a row if no stream captures its subject (`Listeners.nobody_listens`), and return whether that is so."""
+        """Refuse a row if no stream captures its subject. Return whether that is so."""
         for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
             if self._listeners.nobody_listens(subject, flight.sent, too_long=too_long):
                 why = self._target.at(subject).no_stream

@@ -80,7 +80,7 @@ class Recovery:
         return any(places)
 
     def settle_acknowledged(self, flight: InFlight) -> None:
-        """Settle the rows that are the messages named by the answers to the reply subject that they shared."""
+        """Settle the rows whose messages are named by answers to their shared reply subject."""
         alike = self._rows_by_content(flight)
         for stream, sequence in self._acknowledged(flight):
             try:
@@ -99,7 +99,7 @@ class Recovery:
                     break
 
     def _rows_by_content(self, flight: InFlight) -> dict[tuple[str, bytes], list[int]]:
-        """Return the rows without an answer by the subject that the stream stores them at, and payload."""
+        """Return the rows without an answer, by the subject as it is stored, and payload."""
         alike: dict[tuple[str, bytes], list[int]] = {}
         for index in np.flatnonzero(flight.waiting).tolist():
             row = flight.portion.members(index)[-1]
@@ -122,7 +122,7 @@ class Recovery:
     # Refused rows
 
     def settle_in_place(self, flight: InFlight, index: int, refusal: Refusal) -> Outcome | None:
-        """Return what to do about a row that the server refused for what its subject has; None if the row is there.
+        """Return what to do about a row refused for what its subject has; None if that is the row.
 
         The server compares an expected sequence before it looks at the message id, and a full
         subject (`discard_new_per_subject`) refuses each row whose id the stream has forgotten. So
@@ -152,14 +152,14 @@ class Recovery:
         return Outcome.REFUSED
 
     def _streams_of(self, flight: InFlight, subject: str) -> list[str]:
-        """Return the streams that may store a row: that of the target, or those that capture its subject."""
+        """Return the streams that may store a row: the target's, or those that capture it."""
         target = self._target.at(subject)
         if target.stream and not flight.portion.any_stream:
             return [target.stream]
         return self._listeners.capturing(target, subject)
 
     def _in_the_way(self, stream: str, row: RefusedRow, last: int | None) -> Iterator[RawMessage]:
-        """Yield the message after the sequence that a row expects, or the first ones of its subject.
+        """Yield the message after the sequence that a row expects, or the first of its subject.
 
         Before these comes the `last` one of the subject, if the server has named it: most often it
         is the row.
@@ -201,7 +201,7 @@ class Recovery:
         return None
 
     def headers_of(self, stream: str | None, sequence: int) -> bytes | None:
-        """Return the header block of a message; None if it is gone, or if the account may not read it."""
+        """Return the header block of a message, None if it is gone or may not be read."""
         if stream is None:
             return None
         try:
@@ -213,7 +213,7 @@ class Recovery:
 
 
 def _named_rows(flight: InFlight) -> tuple[list[int], list[tuple[bytes, bytes, str | None]]]:
-    """Return the rows without an answer as the ledger knows them: their indices; id, subject and stream of each.
+    """Return the indices of rows without an answer, and the id, subject and stream of each.
 
     The last row of a group stands for it. Rows without ids are in no ledger.
     """

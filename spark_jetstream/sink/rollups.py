@@ -1,4 +1,4 @@
-"""Rows that remove others: roll-ups (column `rollup`), and schedules, of which a subject keeps the last one. Pure.
+"""Rows that remove others: roll-ups, and schedules, of which a subject keeps the last one. Pure.
 
 - The task sends such a row when the rows before it have their answers, and the rows after it when
   it has its own: a row that is sent again after a timeout or a cut could otherwise be stored after
@@ -57,7 +57,7 @@ class Rollups:
         self._rolled_all = 0
 
     def check(self, rows: Rows) -> None:
-        """Note a fault for each row whose subject is that of an earlier row, if one of the two has a schedule."""
+        """Note a fault for each row at the subject of an earlier one, if either is a schedule."""
         if not self._alone:
             return
         for index, is_timed in enumerate(rows.scheduled.tolist()):
@@ -128,5 +128,5 @@ class Rollups:
 
 
 def ids_of_copies(ids: pa.BinaryArray, after: IntArray) -> pa.BinaryArray:
-    """Return the message ids of rows that are sent once more, each to be stored after a sequence."""
+    """Return the message ids of rows that are sent once more, to be stored after sequences."""
     return pc.binary_join_element_wise(ids, decimal(as_arrow(after)), piece(b".after"))

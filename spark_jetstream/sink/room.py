@@ -33,7 +33,7 @@ def why_too_large(
     refusal: Refusal,
     prefix: str | None,
 ) -> str | None:
-    """Return why a row, or a group, that found no room has none in an empty one of its streams either.
+    """Return why a row, or a group, that found no room has none in an empty stream either.
 
     None if it may have room there. Raises what `Connection.api` raises.
     """

@@ -92,7 +92,7 @@ def _payloads(given: Given, count: int, faults: Faults) -> pa.BinaryArray:
 
 
 def _origins(given: Given) -> pa.BinaryArray | None:
-    """Return the message that each row was read from, as columns stream and sequence of the source name it."""
+    """Return the message that each row was read from, by columns stream and sequence."""
     if "stream" not in given or "sequence" not in given:
         return None
     return pc.binary_join_element_wise(

@@ -112,7 +112,8 @@ class Sender:
                 ]
             )
             kept = np.flatnonzero(captured)
-            rows, ids = _taken(rows, ids, kept)
+            rows = rows.take(kept)
+            ids = ids.take(as_arrow(kept))
         places = ledger.find(ids, rows.subject, stream)
         if not places:
             return rows, ids
@@ -120,12 +121,12 @@ class Sender:
         for name, (indices, sequences) in places.items():
             skipped.note_duplicates(name, sequences, rows.subject.take(as_arrow(indices)))
             is_missing[indices] = False
-        return _taken(rows, ids, np.flatnonzero(is_missing))
+        return taken(rows, ids, np.flatnonzero(is_missing))
 
     # Rows that can never be stored
 
     def refuse(self, rows: Sequence[RefusedRow]) -> None:
-        """Put rows to those that the publisher has refused: the order handles them (`Order.settle`)."""
+        """Add rows to those that the publisher has refused (`Order.settle`)."""
         self.publisher.refuse(rows)
 
     def give_up(self, refused: Sequence[RefusedRow]) -> None:
@@ -159,5 +160,8 @@ def _claims(scheme: Scheme | None, ledger: Ledger | None) -> Claims | None:
     return claims if scheme is not None and scheme.shared else None
 
 
-def _taken(rows: Rows, ids: pa.BinaryArray, at: IntArray) -> tuple[Rows, pa.BinaryArray]:
-    return rows.take(at), ids.take(as_arrow(at))
+def taken(
+    rows: Rows, ids: pa.BinaryArray | None, at: IntArray
+) -> tuple[Rows, pa.BinaryArray | None]:
+    """Return the rows with these indices, and their message ids."""
+    return rows.take(at), None if ids is None else ids.take(as_arrow(at))

@@ -1,4 +1,4 @@
-"""Where rows go: the names and error texts of the subjects of a stream, and of the keys of a bucket. Pure."""
+"""Where rows go: names and error texts of subjects of a stream, and of keys of a bucket. Pure."""
 
 from __future__ import annotations
 
@@ -98,15 +98,19 @@ class Target:
     """The option that names the stream, or the bucket."""
 
     def at(self, subject: str) -> Target:
-        """Return the target that a subject belongs to: dead letters of a bucket go to a plain subject."""
+        """Return the target of a subject: dead letters of a bucket go to a plain subject."""
         return self
 
     def misplaced(self, stored: StoredAcks, *, any_stream: bool) -> str | None:
-        """Return why an acknowledgement does not count: it is of another stream (unless `any_stream`) or domain."""
+        """Return why an acknowledgement counts for nothing: another stream, or another domain.
+
+        With `any_stream` any stream of the domain may have stored the row.
+        """
         if self.domain is not None and stored.domain != self.domain:
             # A subject does not name a domain: the nearest stream that captures it stores the row.
             where = f"of domain {stored.domain}" if stored.domain else "without a domain"
-            return f"stream {stored.stream} {where} stored it, not domain {self.domain} (option domain)"
+            said = f"stream {stored.stream} {where} stored it"
+            return f"{said}, not domain {self.domain} (option domain)"
         if self.stream is not None and stored.stream != self.stream and not any_stream:
             return f"stream {stored.stream} stored it, not {self.stream} (option {self.option})"
         return None
@@ -116,7 +120,7 @@ class Target:
         return subject
 
     def place(self, subject: str) -> str:
-        """Return where a row cannot be stored, as the end of the sentence "row 7 cannot be stored"."""
+        """Return where a row cannot be stored, as the end of "row 7 cannot be stored"."""
         return f"at subject {subject!r}"
 
     @property
@@ -153,7 +157,9 @@ class KeyBucket(Target):
 
     @classmethod
     def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> KeyBucket:
-        """Return the bucket `name` behind an API prefix; `mirror` is that of its stream's configuration, if any.
+        """Return the bucket `name` behind an API prefix.
+
+        `mirror` is that of its configuration, if any.
 
         Raises `OptionError` for a mirror of a stream that is no bucket.
         """
@@ -165,7 +171,7 @@ class KeyBucket(Target):
         return f"there is no Key-Value bucket {self.origin.bucket} any more"
 
     def at(self, subject: str) -> Target:
-        """Return this bucket for the subject of a key, and a plain target for that of a dead letter."""
+        """Return this bucket for the subject of a key, and a plain target for a dead letter."""
         return self if subject.startswith(self.origin.write_prefix) else Target()
 
     def stored_at(self, subject: str) -> str:
@@ -177,8 +183,8 @@ class KeyBucket(Target):
     def reason(self, refusal: Refusal, expected: int | None) -> str:
         if refusal.err_code == 0 and refusal.code == NO_STREAM:
             return (
-                f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no leader, or what is "
-                "published there does not reach it"
+                f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no "
+                "leader, or what is published there does not reach it"
             )
         return reason(refusal, self._advice(refusal, expected))
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_jetstream.protocol.arrow import IntArray, as_arrow
 from spark_jetstream.sink.order import Order
 from spark_jetstream.sink.rollups import Rollups, ids_of_copies
 from spark_jetstream.sink.rows import Rows
-from spark_jetstream.sink.sender import Sender
+from spark_jetstream.sink.sender import Sender, taken
 
 
 class Turns(Order):
@@ -30,20 +29,18 @@ class Turns(Order):
         """Send the turns of a portion one after the other."""
         named = self._rollups.named(rows, ids)
         for at in self._rollups.turns(named):
-            self._send_turn(named.take(at), _taken(ids, at))
+            self._send_turn(*taken(named, ids, at))
 
     def _send_turn(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
-        """Send a turn, and rows of it once more that were stored before rows that they must follow."""
+        """Send a turn, and again its rows that are stored before others that they must follow."""
         flight = self.sender.publish(rows, ids)
         self.wait()
         early, after = self._rollups.too_early(flight)
         while len(early):
-            rows = rows.take(early)
-            ids = None if ids is None else ids_of_copies(ids.take(as_arrow(early)), after)
+            rows, ids = taken(rows, ids, early)
+            if ids is not None:
+                # The stream would drop a second copy with the same id.
+                ids = ids_of_copies(ids, after)
             flight = self.sender.publish_copies(rows, ids)
             self.wait()
             early, after = self._rollups.too_early(flight)
-
-
-def _taken(ids: pa.BinaryArray | None, at: IntArray) -> pa.BinaryArray | None:
-    return None if ids is None else ids.take(as_arrow(at))

@@ -52,7 +52,7 @@ class Portion:
         return np.diff(self.rows.ends, prepend=0)
 
     def members(self, index: int, why: str = "", err_code: int = 0) -> list[RefusedRow]:
-        """Return the row, or the rows of the group, with this index, with the reason why they are not stored."""
+        """Return the row or group with this index, row by row, and why it is not stored."""
         at = range(index, index + 1)
         if self.rows.ends is not None:
             end = int(self.rows.ends[index])
@@ -66,7 +66,7 @@ class Portion:
 
 
 class SharedReplies:
-    """The answers to rows that have one reply subject: they say how many rows are stored, but not which.
+    """The answers to rows that have one reply subject: they say how many are stored, but not which.
 
     They prove that all `rows` rows are stored if there are as many, all good, of stream and domain
     `place`, and each of a message of its own. A publish may have two answers, one of them late:
@@ -89,7 +89,7 @@ class SharedReplies:
         self._known: list[IntArray] = []
 
     def take(self, stored: StoredAcks, mine: BoolArray) -> tuple[int, int]:
-        """Take the marked answers; return how many they are, and how many of them are duplicates."""
+        """Take the marked answers. Return how many they are, and how many are duplicates."""
         known = mine & stored.duplicate
         count = int(np.count_nonzero(mine))
         duplicates = int(np.count_nonzero(known))
@@ -117,7 +117,7 @@ class SharedReplies:
         return len(np.unique(fresh[self.place])) == self.rows - self.duplicates
 
     def sequences(self) -> dict[tuple[str, str], IntArray]:
-        """Return the messages that the answers name by stream and domain, without those that were stored before."""
+        """Return the new messages that the answers name, by stream and domain."""
         return {place: np.concatenate(sequences) for place, sequences in self._fresh.items()}
 
 
@@ -174,7 +174,7 @@ class InFlight:
         self.due = {index: due for index, due in self.due.items() if which[index]}
 
     def separate(self, frames: Encoded) -> None:
-        """Go on with these frames, which give each row a number of its own, and schedule the rows to be sent again.
+        """Go on with these frames, which give each row its own number. All rows are due at once.
 
         Answers so far count no more.
         """
@@ -235,7 +235,7 @@ class InFlight:
             self.portion.counted.claim_known(stream, self.sequences[at], subjects)
 
     def _own_sequences(self) -> IntArray:
-        """Messages of the first try, whose answers named no row: they are no duplicates of an earlier attempt."""
+        """Return the messages of the first try: no earlier attempt has stored these."""
         own = {} if self.replies is None else self.replies.sequences()
         return np.concatenate([self.sequences[:0], *own.values()])
 
@@ -262,7 +262,7 @@ class InFlight:
             self.unanswered -= int(self.portion.sizes[index])
 
     def settle_as_duplicate(self, index: int, stream: str, sequence: int) -> None:
-        """Count a row whose acknowledgement was lost, or named no row, as stored, as this message of a stream."""
+        """Count a row without an acknowledgement as stored, as this message of a stream."""
         self.settle(index)
         self.sequences[index] = sequence
         self.portion.counted.note_duplicate(stream, sequence, int(self.portion.sizes[index]))
@@ -273,13 +273,13 @@ class InFlight:
         self._claim_known(stream, np.array([index]))
 
     def refuse(self, index: int, why: str, err_code: int = 0) -> list[RefusedRow]:
-        """Settle a row or a group, and return its rows with the reason why they can never be stored."""
+        """Settle a row or a group. Return its rows with the reason why they can never be stored."""
         self.settle(index)
         return self.portion.members(index, why, err_code)
 
 
 def _ending_at(last: IntArray, sizes: IntArray) -> IntArray:
-    """Return the sequences of groups of messages that follow each other, given the last one and the size of each."""
+    """Return the sequences of groups of messages, given the last one and the size of each."""
     if (sizes == 1).all():
         return last
     before = np.repeat(last - np.cumsum(sizes), sizes)
@@ -287,7 +287,7 @@ def _ending_at(last: IntArray, sizes: IntArray) -> IntArray:
 
 
 class Window:
-    """The portions in flight, of at most `most` rows and `MAX_BYTES_IN_FLIGHT`, and the numbers of reply subjects.
+    """The portions in flight, of at most `most` rows and `MAX_BYTES_IN_FLIGHT`, and their numbers.
 
     Reply subjects are `<inbox>.<number>`. Portions share one if all answers so far named one stream
     and domain: rows of two streams prove nothing together. `may_share` is false from the first
@@ -312,7 +312,7 @@ class Window:
         self._free: list[int] = []
 
     def prepare(self, portion: Portion, max_payload: int, *, shared: bool) -> InFlight:
-        """Return a portion ready to be sent, whose rows share a reply subject if they may, and `shared` says so.
+        """Return a portion ready to be sent. With `shared` rows share a reply subject, if they may.
 
         Rows with more than `max_payload` bytes are refused.
         """
@@ -345,13 +345,13 @@ class Window:
         return sum(flight.unanswered for flight in self.portions)
 
     def has_room(self, flight: InFlight) -> bool:
-        """Whether a portion can be sent without too much in flight; with nothing in flight it always can."""
+        """Whether a portion may be in flight as well. With nothing in flight it always may."""
         size = sum(int(sent.frames.bounds[-1]) for sent in (flight, *self.portions))
         fits = flight.unanswered + self.unanswered <= self._most and size <= MAX_BYTES_IN_FLIGHT
         return fits or not self.portions
 
     def patience(self, now: float, ack_timeout: float) -> float:
-        """Return how long to wait for an answer: until a row is due, or a portion had none for `ack_timeout`.
+        """Return how long to wait: until a row is due, or a portion had none for `ack_timeout`.
 
         At least 5 ms, and at most a second.
         """
@@ -410,7 +410,7 @@ class Window:
                     break
 
     def conclude(self) -> list[InFlight]:
-        """Drop the portions that share a reply subject and whose answers prove that all rows are stored.
+        """Drop portions that share a reply subject, if the answers prove that all rows are stored.
 
         Return those of which all answers are there and prove nothing: their rows have subjects of
         their own from now on, as have those of later portions.
