@@ -20,9 +20,9 @@ from spark_jetstream.schema import (
     DEAD_LETTER_COLUMNS,
     OBJECT_COLUMNS,
 )
+from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.objects import ObjectColumns
-from spark_jetstream.sink.rows import SinkColumns
 from tests.support.jobs import run_python
 
 PACKAGE = Path(__file__).parents[1] / "spark_jetstream"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin.models.streams import StreamInfo
-from spark_jetstream.buckets.object_store import writing_fault
+from spark_jetstream.buckets.object_stream import writing_fault
 from spark_jetstream.doctor import checks
 from spark_jetstream.doctor.permissions import Job
 from spark_jetstream.errors import JetStreamError
