@@ -1,17 +1,12 @@
-"""`JetStreamAdmin`: the administration of the JetStream of one account.
-
-The lag of its consumers and copies.
-"""
+"""`JetStreamAdmin`: the administration of the JetStream of one account."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import operator
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +18,17 @@ from spark_jetstream.admin.backup_files import draft_folder, saved_name
 from spark_jetstream.admin.cluster import Cluster
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
+from spark_jetstream.admin.lag import (
+    ConsumerLag,
+    OriginLag,
+    consumer_lag,
+    oldest_waiting,
+    origin_lags,
+)
 from spark_jetstream.admin.messages import Messages, publish
 from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, ServerReport, Tier
 from spark_jetstream.admin.models.consumers import ConsumerInfo
-from spark_jetstream.admin.models.messages import PubAck, StoredMessage
+from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
@@ -39,7 +41,6 @@ from spark_jetstream.errors import (
     BackupError,
     ConnectionFailed,
     JetStreamError,
-    MessageNotFound,
     NoResponders,
     OptionError,
     PermissionDenied,
@@ -56,9 +57,8 @@ from spark_jetstream.options.names import Name
 from spark_jetstream.options.specs import given_options
 from spark_jetstream.options.values import did_you_mean, file_path, hidden
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.conventions import SINCE
 from spark_jetstream.protocol.features import shown_version
-from spark_jetstream.protocol.units import Nanoseconds, Timestamp
+from spark_jetstream.protocol.units import Timestamp
 from spark_jetstream.protocol.wire import Frames
 
 if TYPE_CHECKING:
@@ -218,52 +218,6 @@ def _counting(items: list[Any], progress: Progress | None) -> Iterator[Any]:
         yield item
         if progress is not None:
             progress(done, len(items))
-
-
-@dataclass(frozen=True)
-class ConsumerLag:
-    """How far a consumer lags.
-
-    ``pending`` messages are not delivered yet; ``ack_pending`` are delivered and not acknowledged,
-    ``redelivered`` of them more than once. ``oldest`` is when the oldest message was stored that is
-    not processed, ``age`` how long ago that was by the server's clock; None when there is none,
-    when not asked for, and for ``deliver_policy`` ``last_per_subject``. While acknowledgements are
-    missing, it may be a message that was given up (``max_deliver``). ``spark_since`` is when a
-    Spark query took the consumer to show its progress (option ``durable``), None for others;
-    ``pending`` then counts what the query has not committed yet.
-    """
-
-    stream: str
-    consumer: str
-    pending: int
-    ack_pending: int
-    redelivered: int
-    waiting: int
-    paused: bool
-    oldest: Timestamp | None = None
-    age: Nanoseconds | None = None
-    spark_since: Timestamp | None = None
-
-    @property
-    def total(self) -> int:
-        """How many messages are not processed."""
-        return self.pending + self.ack_pending
-
-
-@dataclass(frozen=True)
-class OriginLag:
-    """How far a mirror, or a stream with sources, lags behind one ``origin``.
-
-    ``lag`` messages are not copied yet; it is 0 too when the origin was never reached: see
-    ``error`` and ``active``. ``active`` is how long ago a message or heartbeat came from the
-    origin; None for never.
-    """
-
-    stream: str
-    origin: str
-    lag: int
-    active: Nanoseconds | None
-    error: str
 
 
 class JetStreamAdmin:
@@ -458,40 +412,7 @@ class JetStreamAdmin:
         return iter([self._lag(self.consumers.load(stream, consumer), ages)])
 
     def _lag(self, info: ConsumerInfo, ages: bool) -> ConsumerLag:
-        oldest = self._oldest(info) if ages else None
-        age = None
-        if oldest is not None and not info.ts.never:
-            # The clocks of two servers may differ.
-            age = Nanoseconds(max(0, info.ts.nanoseconds - oldest.nanoseconds))
-        spark_since = info.config.metadata.get(SINCE)
-        return ConsumerLag(
-            stream=info.stream_name,
-            consumer=info.name,
-            pending=info.num_pending,
-            ack_pending=info.num_ack_pending,
-            redelivered=info.num_redelivered,
-            waiting=info.num_waiting,
-            paused=info.paused,
-            oldest=oldest,
-            age=age,
-            spark_since=None if spark_since is None else Timestamp(spark_since),
-        )
-
-    def _oldest(self, info: ConsumerInfo) -> Timestamp | None:
-        """Return when the oldest message was stored that is not delivered, or not acknowledged."""
-        if not info.lag or info.config.deliver_policy == "last_per_subject":
-            return None
-        # The acknowledgement floor counts only while one is missing: it stays where a message was
-        # given up.
-        behind = info.ack_floor if info.num_ack_pending else info.delivered
-        oldest: list[StoredMessage] = []
-        for subject in info.config.filters or (">",):
-            with contextlib.suppress(MessageNotFound, StreamNotFound):
-                first = behind.stream_seq + 1
-                oldest.append(self.messages.next(info.stream_name, subject, first))
-        if not oldest:
-            return None
-        return min(oldest, key=operator.attrgetter("seq")).time
+        return consumer_lag(info, oldest_waiting(self.messages, info) if ages else None)
 
     def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
         """Return how far one stream, or each stream, lags behind its mirror origin or its sources.
@@ -500,11 +421,7 @@ class JetStreamAdmin:
         """
         infos = self.streams.infos() if stream is None else [self.streams.load(stream)]
         for info in infos:
-            for origin in info.origins:
-                # The server says -1 for an origin that it has never heard of.
-                active = origin.active if origin.active >= 0 else None
-                error = origin.error.description if origin.error else ""
-                yield OriginLag(info.config.name, origin.name, origin.lag, active, error)
+            yield from origin_lags(info)
 
     def plan(
         self,

@@ -4,9 +4,7 @@ To a type checker ``as`` makes a name public.
 """
 
 from spark_jetstream.admin.balance import LeaderMove as LeaderMove
-from spark_jetstream.admin.client import ConsumerLag as ConsumerLag
 from spark_jetstream.admin.client import JetStreamAdmin as JetStreamAdmin
-from spark_jetstream.admin.client import OriginLag as OriginLag
 from spark_jetstream.admin.counters import Counter as Counter
 from spark_jetstream.admin.counters import Counters as Counters
 from spark_jetstream.admin.deliveries import DeliveredMessage as DeliveredMessage
@@ -20,6 +18,8 @@ from spark_jetstream.admin.event_text import event_json as event_json
 from spark_jetstream.admin.event_text import event_line as event_line
 from spark_jetstream.admin.kv import Bucket as Bucket
 from spark_jetstream.admin.kv import KeyValue as KeyValue
+from spark_jetstream.admin.lag import ConsumerLag as ConsumerLag
+from spark_jetstream.admin.lag import OriginLag as OriginLag
 from spark_jetstream.admin.models.account import AccountInfo as AccountInfo
 from spark_jetstream.admin.models.account import AccountLimits as AccountLimits
 from spark_jetstream.admin.models.account import ApiStats as ApiStats

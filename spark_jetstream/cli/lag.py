@@ -18,7 +18,8 @@ from spark_jetstream.errors import ConsumerNotFound, StreamNotFound
 from spark_jetstream.protocol.units import Nanoseconds
 
 if TYPE_CHECKING:
-    from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
+    from spark_jetstream.admin.client import JetStreamAdmin
+    from spark_jetstream.admin.lag import ConsumerLag, OriginLag
 
 lag = typer.Typer()
 
