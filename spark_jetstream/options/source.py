@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import model_validator
 
@@ -72,8 +72,33 @@ _WAITING: dict[str, Any] = {
 }
 _TABLE: dict[str, Any] = {"only": "batch", "instead": "read one as a batch, with spark.read"}
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
-#: The history behind a table, by the option that asks for the table.
-_KEPT = {"bucket": "revisions", "counters": "changes"}
+
+
+class Dataset(NamedTuple):
+    """What a query reads, as far as the other options depend on it.
+
+    ``columns`` are those of its messages. ``table`` are the columns of a batch that reads it as it
+    is now; none if no batch does. ``history`` says what ``history=true`` reads in place of that
+    table. ``option`` is the name by which errors about the table speak of it.
+    """
+
+    columns: tuple[Column, ...]
+    table: tuple[Column, ...] = ()
+    history: str = ""
+    option: str = ""
+
+
+#: The field that chooses a dataset -> the dataset. The first field with a value counts, and the
+#: last one where none has a value: a pattern may find the streams. `source.kinds` reads each.
+DATASETS: Mapping[str, Dataset] = {
+    "as_of_revision": Dataset(BUCKET_COLUMNS, TABLE_COLUMNS, "revisions", "bucket"),
+    "as_of_timestamp": Dataset(BUCKET_COLUMNS, TABLE_COLUMNS, "revisions", "bucket"),
+    "bucket": Dataset(BUCKET_COLUMNS, TABLE_COLUMNS, "revisions", "bucket"),
+    "object_bucket": Dataset(OBJECT_COLUMNS, OBJECT_COLUMNS, option="objectBucket"),
+    "dead_letters_of": Dataset(DEAD_LETTER_COLUMNS),
+    "counters": Dataset(COUNTER_COLUMNS, COUNTER_COLUMNS, "changes", "counters"),
+    "streams": Dataset(COLUMNS),
+}
 
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
 
@@ -286,12 +311,10 @@ class SourceOptions(SideOptions):
     @property
     def table(self) -> bool:
         """Whether a bucket or counters are read as they are now, and not by their changes."""
-        if self.streaming:
+        dataset = DATASETS[dataset_of(self)]
+        if self.streaming or not dataset.table:
             return False
-        if self.object_bucket is not None:
-            return True
-        has_keys = self.bucket is not None or self.counters
-        return has_keys and not self.history
+        return not (dataset.history and self.history)
 
     @property
     def as_of(self) -> str | None:
@@ -304,15 +327,10 @@ class SourceOptions(SideOptions):
     @property
     def row_columns(self) -> tuple[Column, ...]:
         """All columns that a row can have."""
-        if self.bucket is not None:
-            return TABLE_COLUMNS if self.table else BUCKET_COLUMNS
-        if self.object_bucket is not None:
-            return LISTED_COLUMNS if self.content_off else OBJECT_COLUMNS
-        if self.dead_letters_of is not None:
-            return DEAD_LETTER_COLUMNS
-        if self.counters:
-            return COUNTER_COLUMNS
-        return COLUMNS
+        if self.content_off:
+            return LISTED_COLUMNS
+        dataset = DATASETS[dataset_of(self)]
+        return dataset.table if self.table else dataset.columns
 
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:
@@ -327,7 +345,7 @@ class SourceOptions(SideOptions):
                 option="includeHeaders",
             )
         if self.table:
-            self._refuse_positions("counters" if self.counters else bucket)
+            self._refuse_positions(DATASETS[dataset_of(self)])
         return self
 
     def _check_history(self, bucket: str) -> None:
@@ -343,21 +361,19 @@ class SourceOptions(SideOptions):
                 option="history",
             )
 
-    def _refuse_positions(self, kind: str) -> None:
-        """Refuse options that divide a read, for a table, which is read as a whole.
-
-        ``kind`` is the option that asks for it.
-        """
+    def _refuse_positions(self, dataset: Dataset) -> None:
+        """Refuse options that divide a read, for a table, which is read as a whole."""
         refused: tuple[str, ...] = _POSITIONS
         hint = ""
-        if kind in _KEPT:
+        if dataset.history:
             # Objects have no history, and are distributed over tasks.
             refused = (*_POSITIONS, "minPartitions", "maxMessagesPerPartition")
-            hint = f"; history=true reads its {_KEPT[kind]}"
+            hint = f"; history=true reads its {dataset.history}"
         for name in refused:
             if name in self.given():
                 raise OptionError(
-                    f"option {name} has no meaning for a batch with {kind}, which is read as a whole{hint}",
+                    f"option {name} has no meaning for a batch with {dataset.option}, "
+                    f"which is read as a whole{hint}",
                     option=name,
                 )
 
@@ -424,6 +440,16 @@ class SourceOptions(SideOptions):
                 option="minMessagesPerTrigger",
             )
         return self
+
+
+def dataset_of(options: SourceOptions) -> str:
+    """Return the field that chooses what the options read: a key of `DATASETS`."""
+    for field in DATASETS:
+        value = getattr(options, field)
+        # A time may be 0, and a flag that is given may be false.
+        if value is not None and value is not False:
+            return field
+    raise AssertionError("the field streams has always a value")
 
 
 def _check_order(start: Mapping[str, int], end: Mapping[str, int]) -> None:

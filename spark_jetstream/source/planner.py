@@ -19,6 +19,7 @@ from spark_jetstream.source.admission import share
 from spark_jetstream.source.continuity import Evidence, latest_position
 from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.durable.progress import Progress
+from spark_jetstream.source.kinds.choice import kind_of
 from spark_jetstream.source.offsets import Cuts, Offset, StreamPosition
 from spark_jetstream.source.positions import ending_position, starting_position
 from spark_jetstream.source.ranges import Split, cut_at, ranges_between, shares
@@ -45,6 +46,7 @@ class Planner:
         self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.options = options
+        self._kind = kind_of(options)
         self._clock = clock
         self._requests = requests = Requests(
             connect, options.connection.retry_timeout, first=options.connection.connect_timeout
@@ -67,7 +69,7 @@ class Planner:
     def _take_up(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self._plans:
-                self._plans[name] = StreamPlan(name, self.options, self._requests, self.progress)
+                self._plans[name] = StreamPlan(name, self._kind, self._requests, self.progress)
 
     def _find(self, known: Iterable[str] = (), *, complete: bool = False) -> None:
         """Take up the streams that streamPattern and streamMetadata choose now, and let go of those that they do not.
@@ -402,9 +404,8 @@ class Planner:
         most = share(options.max_messages_per_trigger or sum(backlogs.values()), backlogs)
         if not options.max_bytes_per_trigger:
             return most
-        objects = options.object_bucket is not None
         sizes = {
-            name: BatchBytes(batch, objects=objects)
+            name: BatchBytes(batch, objects=self._kind.chunked)
             for name, batch in batches.items()
             if batch.backlog
         }
@@ -546,7 +547,7 @@ class Planner:
 
     def _batch_ranges(self) -> list[SequenceRange]:
         def bounds(plan: StreamPlan) -> tuple[StreamPosition, StreamPosition]:
-            start = starting_position(self.options, plan.probe, plan.state)
+            start = starting_position(self._kind, plan.probe, plan.state)
             return start, ending_position(self.options, plan.probe, plan.state, start)
 
         found = self._by_stream(bounds, self._look({}))

@@ -14,6 +14,7 @@ from spark_jetstream.protocol.subjects import FilterIndex
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.interest_streams import LONG
+from spark_jetstream.source.kinds.kind import ReadKind
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.probes import StreamProbe
 from spark_jetstream.streams.direct import CLOCK_SKEW
@@ -21,10 +22,9 @@ from spark_jetstream.streams.direct import CLOCK_SKEW
 log = logging.getLogger(__name__)
 
 
-def starting_position(
-    options: SourceOptions, probe: StreamProbe, state: StreamSummary
-) -> StreamPosition:
+def starting_position(kind: ReadKind, probe: StreamProbe, state: StreamSummary) -> StreamPosition:
     """Return where a query without checkpoint starts, by its options. Raise `OptionError`."""
+    options = kind.options
     if options.starting_timestamp is not None:
         return _position_since(options.starting_timestamp, options, probe, state)
     starting = options.starting_offsets
@@ -32,7 +32,7 @@ def starting_position(
         return earliest_position(state)
     if isinstance(starting, str):
         return latest_position(state)
-    return _position_from(dict(starting)[options.named(state.name)], options, state)
+    return _position_from(dict(starting)[options.named(state.name)], kind, state)
 
 
 def _position_since(
@@ -52,7 +52,7 @@ def _position_since(
     return StreamPosition(message[0], state.created)
 
 
-def _position_from(sequence: int, options: SourceOptions, state: StreamSummary) -> StreamPosition:
+def _position_from(sequence: int, kind: ReadKind, state: StreamSummary) -> StreamPosition:
     """Return the position at a sequence (`startingOffsets`)."""
     begins = f"startingOffsets begins stream {state.name} at sequence {sequence}"
     if sequence > max(state.last_seq + 1, state.first_kept):
@@ -60,10 +60,9 @@ def _position_from(sequence: int, options: SourceOptions, state: StreamSummary) 
             f"{begins}, but its last message has sequence {state.last_seq}",
             option="startingOffsets",
         )
-    # A bucket removes revisions by design: by its history, its TTL, or when they are replaced.
-    if sequence < state.first_kept and not options.of_bucket:
+    if sequence < state.first_kept and not kind.replaces:
         problem = f"{begins}, but the first message kept has sequence {state.first_kept}"
-        if options.fail_on_data_loss:
+        if kind.options.fail_on_data_loss:
             raise OptionError(
                 f"{problem}; set failOnDataLoss to false to begin there", option="startingOffsets"
             )
@@ -112,11 +111,6 @@ def read_use(options: SourceOptions, *, endangered: bool = False) -> Read:
 
 def check_retention(state: StreamSummary, options: SourceOptions, use: Read) -> None:
     """Raise `OptionError` when the stream cannot be read with these options."""
-    if options.counters and not (state.allow_msg_counter or state.mirror):
-        raise OptionError(
-            f"option counters: stream {state.name} holds no counters (allow_msg_counter is not set); read it without",
-            option="counters",
-        )
     for fault in faults(state, use):
         if fault is StreamFault.NOT_RESERVED:
             raise _not_reserved(state, options)

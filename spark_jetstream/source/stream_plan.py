@@ -9,7 +9,6 @@ from functools import partial
 
 from spark_jetstream.client.requests import Requests, settled_info
 from spark_jetstream.errors import DataLossError, StreamNotFound
-from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.fitness import needs_direct
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary
@@ -23,6 +22,7 @@ from spark_jetstream.source.continuity import (
 from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.gets import Gets
 from spark_jetstream.source.interest_streams import is_long
+from spark_jetstream.source.kinds.kind import ReadKind
 from spark_jetstream.source.last_read import LastRead, look_up_last_read
 from spark_jetstream.source.matches import LastMatch, UnmatchedRanges
 from spark_jetstream.source.offsets import StreamPosition
@@ -51,9 +51,8 @@ class StreamPlan:
     raises.
     """
 
-    def __init__(
-        self, name: str, options: SourceOptions, requests: Requests, progress: LazyCommit
-    ) -> None:
+    def __init__(self, name: str, kind: ReadKind, requests: Requests, progress: LazyCommit) -> None:
+        options = kind.options
         self.name = name
         self.context = f"read stream {name} (option {options.chosen_by})"
         #: The state as last seen; None before that, and after the stream was deleted.
@@ -61,6 +60,7 @@ class StreamPlan:
         self.probe = probe_of(
             requests, name, options.subjects, direct=options.read_with == "direct"
         )
+        self._kind = kind
         self._options = options
         self._requests = requests
         self._progress = progress
@@ -96,6 +96,7 @@ class StreamPlan:
         state = self._settled(reply, position)
         self.probe.check(state)
         endangered = is_long(state) and self._requests.can(PURGE_OF_LONG_STREAMS)
+        self._kind.check(state)
         use = read_use(self._options, endangered=endangered)
         check_retention(state, self._options, use)
         if needs_direct(state, use) and not self.probe.direct:
@@ -159,7 +160,7 @@ class StreamPlan:
             if self._progress.open(self.state, fresh=True):
                 self.see(self._requests.stream(self.name, self.context), None)
         # Nothing is committed yet: Spark asks again where to begin if its first batch fails.
-        return starting_position(self._options, self.probe, self.state)
+        return starting_position(self._kind, self.probe, self.state)
 
     def continued(self, position: StreamPosition | None, read: Evidence | None) -> StreamPosition:
         """Return the position if the stream still continues there, and where to continue if not.
@@ -205,7 +206,7 @@ class StreamPlan:
             state,
             evidence,
             filtered=bool(self._options.subjects),
-            bucket=self._options.of_bucket,
+            bucket=self._kind.replaces,
         )
         if following == position and read is not None:
             self._last_read.remember(position, state)
@@ -353,7 +354,7 @@ class StreamPlan:
         dense = self.is_dense(whole)
         # A task must not report messages as lost that newer ones replace, or that only the replica
         # which counted them still had.
-        replaced = self.state.replaces or self._options.of_bucket
+        replaced = self.state.replaces or self._kind.replaces
         uncounted = replaced or (self.probe.direct and not dense)
         pieces = cut_at(whole, split)
         read_with = self._reader_of(pieces, can_choose=dense and not replaced)

@@ -21,7 +21,8 @@ import pytest
 from spark_jetstream.buckets.stream import find_bucket
 from spark_jetstream.errors import DataLossError, OptionError, PermissionDenied
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
-from spark_jetstream.source import as_of, probes, reader
+from spark_jetstream.source import as_of, probes
+from spark_jetstream.source.kinds import past
 from spark_jetstream.source.probes import ConsumerProbe
 from spark_jetstream.streams.leader import look
 from spark_jetstream.testing import NatsCluster
@@ -437,7 +438,7 @@ def test_with_replicas_the_leader_says_whether_a_time_is_later_than_all(
     bucket = model()
     then = iso(bucket.bucket.stored_time(bucket.put("a")))
     bucket.put("a", "b")
-    monkeypatch.setattr(reader, "find_bucket", replicated)
+    monkeypatch.setattr(past, "find_bucket", replicated)
     monkeypatch.setattr(ConsumerProbe, "first_after", lambda *_: None)
     assert bucket.read(asOfTimestamp=then) == bucket.table(1)
     monkeypatch.setattr(probes, "first_messages", denied)

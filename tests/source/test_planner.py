@@ -30,6 +30,7 @@ from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source import interest_streams, reader, stream_plan
+from spark_jetstream.source.kinds.choice import kind_of
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.probes import ConsumerProbe, DirectProbe
@@ -973,9 +974,8 @@ def test_the_time_of_a_skipped_message(
             return None
 
     nothing: Any = None
-    plan: Any = StreamPlan(
-        "S", SourceOptions.from_spark({"stream": "S"}, streaming=True), nothing, nothing
-    )
+    kind = kind_of(SourceOptions.from_spark({"stream": "S"}, streaming=True))
+    plan: Any = StreamPlan("S", kind, nothing, nothing)
     plan.known, plan.probe = (
         replace(STATE, retention=retention, first_seq=1, last_seq=last),
         Probe(),

@@ -1,0 +1,1 @@
+"""The kinds of datasets that a query can read, one class each."""
