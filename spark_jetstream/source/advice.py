@@ -1,4 +1,7 @@
-"""What the options of a source can do about an error. The layers that raise it know streams and no options."""
+"""What the options of a source can do about an error.
+
+The layers that raise it know streams and no options.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def _advised(error: JetStreamError) -> JetStreamError | None:
             f"{error} (option retryTimeout; readWith=consumer and a larger fetchBatch are faster)"
         )
     if isinstance(error, ConsumerLimitReached):
-        fewer = "let fewer tasks read at the same time (a larger maxMessagesPerPartition, a smaller minPartitions)"
+        fewer = (
+            "let fewer tasks read at the same time (a larger maxMessagesPerPartition, a smaller "
+            "minPartitions)"
+        )
         return jsapi.reworded(
             error, f"{error} (option retryTimeout); {fewer}, or raise the stream's max_consumers"
         )

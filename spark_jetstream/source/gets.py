@@ -1,9 +1,10 @@
-"""Whether tasks read a stream with Direct Gets, where option readWith leaves that to the planner."""
+"""Whether tasks read a stream with Direct Gets, where option readWith is auto."""
 
 from __future__ import annotations
 
 import logging
 
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options.source import SourceOptions
@@ -23,39 +24,51 @@ class Gets:
     def __init__(self, requests: Requests, options: SourceOptions) -> None:
         self._requests = requests
         self._options = options
-        self._tried: tuple[tuple[int, int], bool] | None = (
-            None  # over which connection, and whether they worked
-        )
+        # Over which connection they were tried, and whether they worked.
+        self._tried: tuple[tuple[int, int], bool] | None = None
 
     def suit(self, state: StreamSummary, messages: int) -> bool:
         """Whether tasks of so many messages read this stream, which has no gaps, with Direct Gets.
 
-        A consumer is work for each server of a cluster, and Direct Gets are slower for many messages.
+        A consumer is work for each server of a cluster, and Direct Gets are slower for many
+        messages.
         """
-        size = messages * state.bytes // max(1, state.messages)
-        if not (state.clustered and state.allow_direct and state.messages >= 2):
+        # The trial reads the last two messages.
+        possible = state.clustered and state.allow_direct and state.messages >= 2
+        if not possible or messages > _AT_MOST:
             return False
-        if messages > _AT_MOST or size > self._options.fetch_max_bytes:
+        size = messages * state.bytes // state.messages
+        if size > self._options.fetch_max_bytes:
             return False
-        over = self._requests.call(lambda connection: (id(connection), connection.reconnects))
-        if self._tried is None or self._tried[0] != over:
-            self._tried = over, self._work(state)
+        connection = self._requests.call(_identity)
+        if self._tried is None or self._tried[0] != connection:
+            self._tried = connection, self._work(state)
         return self._tried[1]
 
     def _work(self, state: StreamSummary) -> bool:
-        """Whether this account gets the last two messages: where it gets one, its import may allow one reply alone."""
-        connect, end = self._requests.connect, state.last_seq + 1
+        """Whether this account gets the last two messages of a stream.
+
+        Where it gets one, its import may allow a single reply.
+        """
+        connect = self._requests.connect
+        end = state.last_seq + 1
         part = SequenceRange(state.name, end - 2, end, 2, state.created)
         settings = PullSettings(
-            2,
-            self._options.fetch_max_bytes,
-            self._options.fetch_timeout,
-            0.0,
+            batch=2,
+            max_bytes=self._options.fetch_max_bytes,
+            expires=self._options.fetch_timeout,
+            retry_timeout=0.0,
             fail_on_data_loss=True,
         )
         try:
             DirectProbe(Requests(connect, 0.0), state.name, ()).peek(state.last_seq)
-            return sum(len(run) for run in read_direct(connect, part, settings, "plan")) == 2
+            runs = read_direct(connect, part, settings, "plan")
+            return sum(map(len, runs)) == 2
         except JetStreamError as error:
             log.info("stream %s is read with consumers: %s", state.name, error)
             return False
+
+
+def _identity(connection: Connection) -> tuple[int, int]:
+    """Return what tells a connection from others, and from itself before it was cut."""
+    return id(connection), connection.reconnects

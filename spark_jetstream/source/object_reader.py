@@ -2,10 +2,13 @@
 
 Content is copied once, from the wire to the column, and hashed at the same time. The rules:
 
-- One consumer with a filter for each object reads the objects of a record batch; subjects tell them apart.
-- `ContentReader` checks the content, and reads the new version of an object that was replaced. One that was deleted
-  has no row, and one whose meta message is gone was not deleted by a client (docs/objects.md, "What is checked").
-- Links and objects without content have no chunks that could show a change: their meta messages are read again first.
+- One consumer with a filter for each object reads the objects of a record batch; subjects tell them
+  apart.
+- `ContentReader` checks the content, and reads the new version of an object that was replaced. One
+  that was deleted has no row, and one whose meta message is gone was not deleted by a client
+  (docs/objects.md, "What is checked").
+- Links and objects without content have no chunks that could show a change: their meta messages are
+  read again first.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ log = logging.getLogger(__name__)
 #: Bytes of content in one record batch, unless a single object has more.
 BATCH_BYTES = 64 * 1024 * 1024
 
-#: Objects that one consumer reads. More save consumers, but the server compares each filter with all others.
+#: Objects that one consumer reads. More save consumers, but the server compares each filter with
+#: all others.
 TOGETHER = 500
 
 _ROWS = 10_000  # of one record batch
@@ -51,9 +55,10 @@ _ROWS = 10_000  # of one record batch
 class ObjectRows:
     """Reads objects of the options' bucket as rows with just the named columns of `schema.OBJECT_COLUMNS`, for a task.
 
-    `label` begins the consumers' names. Methods raise `DataLossError` for a damaged object or dangling link (logged
-    with ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and what `read` raises. All
-    attributes but `replicas`, `missing` and `stream` are set once.
+    `label` begins the consumers' names. Methods raise `DataLossError` for a damaged object or
+    dangling link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a
+    binary column, and what `read` raises. All attributes but `replicas`, `missing` and `stream` are
+    set once.
     """
 
     def __init__(
@@ -84,8 +89,8 @@ class ObjectRows:
         self.with_content = reads_content(options, columns)
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.replicas: dict[str, int] = {}
-        #: What to say of streams that are gone: all objects, and many links, may be there, and a look
-        #: takes `Timing.election`.
+        #: What to say of streams that are gone: all objects, and many links, may be there, and a
+        #: look takes `Timing.election`.
         self.missing: dict[BucketStream, str] = {}
         self.requests = Requests(connect, settings.retry_timeout)
         self.contents = ContentReader(
@@ -107,9 +112,9 @@ class ObjectRows:
     def of_range(self, part: SequenceRange) -> Iterator[pa.RecordBatch]:
         """Read the objects with meta messages in `part`.
 
-        `part.subjects` is the filter of the bucket's meta messages. All of the range are read before the first row,
-        because a later one may replace the first: a version that was replaced or deleted has no row (docs/objects.md,
-        "A stream of objects").
+        `part.subjects` is the filter of the bucket's meta messages. All of the range are read
+        before the first row, because a later one may replace the first: a version that was replaced
+        or deleted has no row (docs/objects.md, "A stream of objects").
         """
         # Newer meta messages replace older ones, so that their number may be smaller than planned.
         uncounted = replace(part, count=None)
@@ -121,7 +126,10 @@ class ObjectRows:
     def _rows(
         self, stream: BucketStream, objects: Sequence[StoredObject], *, newer_later: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Read objects of `stream`. `newer_later`: a newer version of an object has a row of its own, later."""
+        """Read objects of `stream`.
+
+        `newer_later`: a newer version of an object has a row of its own, later.
+        """
         self.stream, self.newer_later = stream, newer_later
         for some in self._portions(self._renewed(objects) if self.with_content else objects):
             if self.with_content:
@@ -192,7 +200,8 @@ class ObjectRows:
     def _row(self, stored: StoredObject) -> ObjectVersion | None:
         """Return the row of an object.
 
-        None: it is a link that leads nowhere, when that is allowed, or that was deleted or replaced since it was read.
+        None: it is a link that leads nowhere, when that is allowed, or that was deleted or replaced
+        since it was read.
         """
         if stored.meta.link is None or not self.follows_links:
             return ObjectVersion(stored, stored, self.stream)
@@ -222,12 +231,16 @@ class ObjectRows:
             return self._row(listed)
         if listed is not None:
             self._lost(
-                f"{self._name(stored)} is a link to object {name!r} of bucket {bucket}, which {problem}"
+                f"{self._name(stored)} is a link to object {name!r} of bucket {bucket}, which "
+                f"{problem}"
             )
         return None
 
     def _linked(self, name: str) -> StreamSummary:
-        """Return the state of the stream of another bucket. Raise `DataLossError` when there is none."""
+        """Return the state of the stream of another bucket.
+
+        Raise `DataLossError` when there is none.
+        """
         context = f"read stream {name} (option objectBucket)"
         linked = BucketStream(name, "")
         if linked not in self.missing:
@@ -238,7 +251,10 @@ class ObjectRows:
         raise DataLossError(self.missing[linked])
 
     def _renewed(self, objects: Sequence[StoredObject]) -> list[StoredObject]:
-        """Return the objects that have rows. Links, and objects without content, are as they are now."""
+        """Return the objects that have rows.
+
+        Links, and objects without content, are as they are now.
+        """
         bare = [
             stored
             for stored in objects
@@ -279,7 +295,10 @@ class ObjectRows:
         return current
 
     def _newest(self, stream: BucketStream, subjects: Sequence[str]) -> dict[str, StoredObject]:
-        """Return the meta message on each of the subjects that has one. Raise what `_planned` raises."""
+        """Return the meta message on each of the subjects that has one.
+
+        Raise what `_planned` raises.
+        """
         self._planned(stream)
         newest = {}
         # Without an end: one that is stored from now on has already removed the one before it.
@@ -293,7 +312,10 @@ class ObjectRows:
         return newest
 
     def _planned(self, stream: BucketStream) -> None:
-        """Note how many replicas a stream has. Raise `DataLossError` when it is gone, or was created again."""
+        """Note how many replicas a stream has.
+
+        Raise `DataLossError` when it is gone, or was created again.
+        """
         name, created, context = (
             stream.name,
             stream.created,

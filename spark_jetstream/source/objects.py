@@ -1,12 +1,14 @@
 """The objects that an Object Store bucket has now, and the tasks of a batch read of them.
 
-The driver makes both from meta messages alone. `spark_jetstream.buckets.objects` has the layout of a bucket.
+The driver makes both from meta messages alone. `spark_jetstream.buckets.objects` has the layout of
+a bucket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, stored_objects
 from spark_jetstream.client.requests import Connect
@@ -17,7 +19,8 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.pull import PullSettings
 
-#: Bytes of content that a task has at most, unless a single object has more: `spark.sql.files.maxPartitionBytes`.
+#: Bytes of content that a task has at most, unless a single object has more:
+#: `spark.sql.files.maxPartitionBytes`.
 TASK_BYTES = 128 * 1024 * 1024
 
 #: The largest value of Spark's type binary, in bytes; the limit of its source `binaryFile`.
@@ -39,20 +42,21 @@ class ObjectGroup:
 def live_objects(
     messages: Iterable[MessageRun], bucket: str, glob: str | None = None
 ) -> list[StoredObject]:
-    """Return the newest version of each object that exists and whose whole name `glob` matches, in stream order.
+    """Return the newest version of each object that exists, in stream order.
 
-    `messages` are meta messages in stream order; of several of one object the last one counts.
+    Only objects whose whole name `glob` matches. `messages` are meta messages in stream order; of
+    several of one object the last one counts.
     """
+    newest: dict[str, StoredObject] = {}
+    for some in messages:
+        for stored in stored_objects(some, bucket):
+            newest[stored.subject] = stored
     pattern = name_pattern("*" if glob is None else glob)
-    newest = {
-        stored.subject: stored for some in messages for stored in stored_objects(some, bucket)
-    }
-    chosen = [
-        stored
-        for stored in newest.values()
-        if stored.readable and pattern.fullmatch(stored.meta.name)
-    ]
-    return sorted(chosen, key=lambda stored: stored.sequence)
+    chosen = []
+    for stored in newest.values():
+        if stored.readable and pattern.fullmatch(stored.meta.name):
+            chosen.append(stored)
+    return sorted(chosen, key=attrgetter("sequence"))
 
 
 def reads_content(options: SourceOptions, columns: Sequence[str]) -> bool:
@@ -64,8 +68,9 @@ def refuse_large(meta: ObjectMeta, bucket: str) -> None:
     """Raise `JetStreamError` for an object whose content is larger than a value of Spark can be."""
     if meta.size > LARGEST_CONTENT:
         raise JetStreamError(
-            f"bucket {bucket}, object {meta.name!r} has {meta.size:,} bytes, more than the {LARGEST_CONTENT:,} that a "
-            "binary column can hold; read it with contentOff=true, or leave it out with pathGlobFilter"
+            f"bucket {bucket}, object {meta.name!r} has {meta.size:,} bytes, more than the "
+            f"{LARGEST_CONTENT:,} that a binary column can hold; read it with contentOff=true, or "
+            "leave it out with pathGlobFilter"
         )
 
 
@@ -77,28 +82,42 @@ def pack(
     with_content: bool = True,
     max_bytes: int = TASK_BYTES,
 ) -> list[tuple[StoredObject, ...]]:
-    """Return the objects in groups, one for each task: each object in one of them, none empty, order kept.
+    """Return the objects in groups, one for each task.
 
-    No group has more than `max_objects` (>= 1), nor more than about `max_bytes` of content unless it is a single
-    object; there are at least `min_groups` if there are that many objects. Without content only their number counts.
+    Each object is in one group, their order is kept, and no group is empty. No group has more than
+    `max_objects` (>= 1), nor more than about `max_bytes` of content unless it is a single object;
+    there are at least `min_groups` if there are that many objects. Without content only their
+    number counts.
     """
-    costs = [_OBJECT_COST + (stored.meta.size if with_content else 0) for stored in objects]
+    if not objects:
+        return []
+    costs = [_OBJECT_COST] * len(objects)
+    if with_content:
+        costs = [_OBJECT_COST + stored.meta.size for stored in objects]
     most = max_bytes if with_content else sum(costs)
-    wanted = max(min(min_groups, len(costs)), -(-len(costs) // max_objects))
+    fewest = -(-len(costs) // max_objects)
+    wanted = max(min(min_groups, len(costs)), fewest)
     groups: list[tuple[StoredObject, ...]] = []
-    first, total, left = 0, 0, sum(costs)
+    first = 0  # the first object of the group under way
+    total = 0  # what that group costs so far
+    left = sum(costs)  # what it and all later ones cost
     for at, cost in enumerate(costs):
         # An even share of what was left when this group began; the last group takes what remains.
         share = left // max(1, wanted - len(groups))
-        full = at - first >= max_objects or total + cost > most or total + cost // 2 > share
+        too_large = total + cost > most
+        # More than half of the object would lie beyond the share.
+        beyond_share = total + cost // 2 > share
+        full = at - first >= max_objects or too_large or beyond_share
         # After a large object too few may be left for the groups that are to follow.
         needed = len(costs) - at < wanted - len(groups)
         if at > first and (full or needed):
             groups.append(tuple(objects[first:at]))
             left -= total
-            first, total = at, 0
+            first = at
+            total = 0
         total += cost
-    return [*groups, tuple(objects[first:])] if objects else []
+    groups.append(tuple(objects[first:]))
+    return groups
 
 
 def plan_objects(
@@ -111,17 +130,19 @@ def plan_objects(
 ) -> list[ObjectGroup]:
     """Return the tasks of a batch read of the objects that the bucket of the options has now.
 
-    `part.subjects` is the filter of the bucket's meta messages. An object comes once, however often it is replaced
-    during the call. Raises what `read_table` raises, and `JetStreamError` for an object too large for a binary column
-    if the content is read.
+    `part.subjects` is the filter of the bucket's meta messages. An object comes once, however often
+    it is replaced during the call. Raises what `read_table` raises, and `JetStreamError` for an
+    object too large for a binary column if the content is read.
     """
     bucket = options.named(part.stream)
     with_content = reads_content(options, columns)
-    # A new version of an object replaces its meta message; of several in a copy `live_objects` takes the last one.
+    # A new version of an object replaces its meta message; of several in a copy `live_objects`
+    # takes the last one.
     metas = read_table(connect, part, replace(settings, headers_only=False), label, rolled_up=True)
     listed = live_objects(metas, bucket, options.path_glob_filter)
-    for stored in listed if with_content else ():
-        refuse_large(stored.meta, bucket)
+    if with_content:
+        for stored in listed:
+            refuse_large(stored.meta, bucket)
     packed = pack(
         listed,
         max_objects=options.max_messages_per_partition,

@@ -1,6 +1,7 @@
 """Plans a query on Spark's driver: where it starts, where a micro-batch ends, and which ranges its tasks read.
 
-Knows no class of Spark. A `StreamPlan` has what concerns one stream; what they have in common is here.
+Knows no class of Spark. A `StreamPlan` has what concerns one stream; what they have in common is
+here.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ _AT_A_TIME = 8  # streams of a query about which the server is asked at the same
 class Planner:
     """Plans one query. All methods raise what the connection and the server raise, and `OptionError`.
 
-    The options of a bucket must have the filters of its stream. `clock` gives seconds, for waiting times. Of its many
-    methods a reader calls seven, each of which is over all streams of the query; what concerns one is in `StreamPlan`.
+    The options of a bucket must have the filters of its stream. `clock` gives seconds, for waiting
+    times. Of its many methods a reader calls seven, each of which is over all streams of the query;
+    what concerns one is in `StreamPlan`.
     """
 
     def __init__(
@@ -99,9 +101,10 @@ class Planner:
     ) -> dict[str, StreamPlan]:
         """Ask the server for the states of all streams in one go, or `only` of those with a position.
 
-        `positions` are those of the query, see `StreamPlan.see`. With failOnDataLoss=false the result lacks streams
-        that have one and were deleted since; with `reporting` all that do not exist. Streams that were found
-        (`_find`) and deleted leave the query. With `only` the positions are where a batch ends.
+        `positions` are those of the query, see `StreamPlan.see`. With failOnDataLoss=false the
+        result lacks streams that have one and were deleted since; with `reporting` all that do not
+        exist. Streams that were found (`_find`) and deleted leave the query. With `only` the
+        positions are where a batch ends.
         """
         asked = {name: plan for name, plan in self._plans.items() if name in positions or not only}
         replies = self._requests.streams({name: plan.context for name, plan in asked.items()})
@@ -126,8 +129,9 @@ class Planner:
             and not self._met
         ):
             raise DataLossError(
-                f"none of the streams in the checkpoint exists ({', '.join(known)}): is this another server, account "
-                "or domain? If they were deleted, set failOnDataLoss=false to go on without them"
+                f"none of the streams in the checkpoint exists ({', '.join(known)}): is this "
+                "another server, account or domain? If they were deleted, set failOnDataLoss=false "
+                "to go on without them"
             )
         self._met |= bool(known)
         for name, error in missing.items():
@@ -141,7 +145,10 @@ class Planner:
         return {name: plan for name, plan in asked.items() if name not in missing}
 
     def _leave(self, plan: StreamPlan, position: StreamPosition | None, *, planned: bool) -> None:
-        """Let go of a stream that was deleted. `planned`: before a batch that ends at the position was read."""
+        """Let go of a stream that was deleted.
+
+        `planned`: before a batch that ends at the position was read.
+        """
         if position is not None and (planned or plan.has_unread(position)):
             what = f"stream {plan.name} was deleted, and had messages that were not read"
             if self.options.fail_on_data_loss:
@@ -162,7 +169,8 @@ class Planner:
     ) -> Offset:
         """Return an offset with those of the `streams`, if they are found ones, that it lacks, each at sequence 1.
 
-        Without a pattern the streams are found ones that the batch has `cuts` of: it was planned with a pattern.
+        Without a pattern the streams are found ones that the batch has `cuts` of: it was planned
+        with a pattern.
         """
         found = streams if self._selection is not None else cuts or {}
         new = {
@@ -219,14 +227,18 @@ class Planner:
         self._target = self.report_latest()
 
     def report_latest(self) -> Offset:
-        """Return where the query would be if it had read everything, for its progress. The limits do not apply."""
+        """Return where the query would be if it had read everything, for its progress.
+
+        The limits do not apply.
+        """
         return Offset(self._by_stream(StreamPlan.last_matching, self._look({}, reporting=True)))
 
     def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """Return the end of the next micro-batch and its cuts, `start` itself when there is nothing to read (yet).
 
-        With `limited` the options per trigger apply. With a `start` of None the batch reads everything: Spark 4.0 and
-        4.1 do not pass it, and ask for the first end before the start. Only `ranges` can cut that batch.
+        With `limited` the options per trigger apply. With a `start` of None the batch reads
+        everything: Spark 4.0 and 4.1 do not pass it, and ask for the first end before the start.
+        Only `ranges` can cut that batch.
         """
         if start is None:
             self._find(complete=True)
@@ -246,14 +258,15 @@ class Planner:
         unwritten = self._unwritten
         self._unwritten = None
         if start == unwritten:
-            # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
-            # A first batch that ends where it begins stores the beginning.
+            # Spark stores where a batch ends, and not where the first one begins, which is planned
+            # again after a crash. A first batch that ends where it begins stores the beginning.
             return start
         if not all(batch.continues for batch in batches.values()):
             # The next batch begins at what is there now.
             return starts
         ends = Offset(self._ends(batches, limited=limited))
-        # What was counted as nothing may be something: also such a batch must run again with the same tasks.
+        # What was counted as nothing may be something: also such a batch must run again with the
+        # same tasks.
         splits = self._split(self._wholes(starts, ends))
         end = Offset(ends.streams, {name: split.cuts for name, split in splits.items()})
         if end == start:
@@ -289,8 +302,8 @@ class Planner:
     ) -> tuple[dict[str, StreamPlan], dict[str, int | None]]:
         """Return what `_look` returns, and the times at which the last messages read were stored, by stream.
 
-        Only some streams have a time, None if the message is gone. It is asked for in one round trip with the states:
-        after each batch the last message read is another one.
+        Only some streams have a time, None if the message is gone. It is asked for in one round
+        trip with the states: after each batch the last message read is another one.
         """
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="spark-jetstream-plan") as pool:
             asked: dict[str, Future[int | None]] = {}
@@ -317,7 +330,8 @@ class Planner:
     def _resume(self, offset: Offset) -> None:
         """Refuse the offset of another query, and log which streams the query no longer reads.
 
-        A query that has an offset has reached its server before: one that does not answer now has an outage.
+        A query that has an offset has reached its server before: one that does not answer now has
+        an outage.
         """
         self._requests.first = None
         ours = self._plans.__contains__ if self._selection is None else self._selection.may_have
@@ -329,8 +343,8 @@ class Planner:
                 ", ".join(self.options.read_streams) or "none of them",
             )
             raise OptionError(
-                f"the checkpoint is of another query: it has {had}, and option {kind} names {names}; correct the "
-                "option, or start the query with a new checkpoint",
+                f"the checkpoint is of another query: it has {had}, and option {kind} names "
+                f"{names}; correct the option, or start the query with a new checkpoint",
                 option=kind,
             )
         for name in gone:
@@ -433,7 +447,8 @@ class Planner:
             if name not in self._plans:
                 kind = self.options.chosen_by
                 raise OptionError(
-                    f"the checkpoint has a batch with stream {name}, which the option {kind} does not name",
+                    f"the checkpoint has a batch with stream {name}, which the option {kind} does "
+                    "not name",
                     option=kind,
                 )
         # A state without the end of the batch must come from the leader.
@@ -557,7 +572,10 @@ class Planner:
 
 
 def _twice(plan: Callable[[], T]) -> T:
-    """Return what `plan` returns. Where a stream was deleted meanwhile, the second time begins with a look at that."""
+    """Return what `plan` returns.
+
+    Where a stream was deleted meanwhile, the second time begins with a look at that.
+    """
     try:
         return plan()
     except StreamNotFound:

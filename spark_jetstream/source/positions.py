@@ -1,4 +1,4 @@
-"""The positions at which a read begins and ends, from the options; and what the stream's retention allows of them."""
+"""The positions at which the options begin and end a read, and those that a retention allows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def _position_since(
     ahead = nanoseconds - max(state.server_time, state.last_timestamp)
     if options.streaming and state.server_time and ahead > CLOCK_SKEW:
         raise OptionError(
-            f"startingTimestamp is in the future: the server's clock shows {rfc3339(state.server_time)}",
+            "startingTimestamp is in the future: the server's clock shows "
+            f"{rfc3339(state.server_time)}",
             option="startingTimestamp",
         )
     message = probe.first_after(nanoseconds, state)
@@ -86,12 +87,15 @@ def ending_position(
     sequence = dict(ending)[options.named(name)]
     if sequence > state.last_seq + 1:
         raise OptionError(
-            f"endingOffsets ends stream {name} before sequence {sequence}, but its last message has sequence "
-            f"{state.last_seq}",
+            f"endingOffsets ends stream {name} before sequence {sequence}, but its last message "
+            f"has sequence {state.last_seq}",
             option="endingOffsets",
         )
     if sequence < start.next:
-        problem = f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence {start.next}"
+        problem = (
+            f"endingOffsets ends stream {name} before sequence {sequence}, "
+            f"but reading starts at sequence {start.next}"
+        )
         if options.fail_on_data_loss or sequence > state.first_kept:
             raise OptionError(problem, option="endingOffsets")
         log.warning("%s: all that was to be read is gone", problem)
@@ -121,19 +125,19 @@ def _not_reserved(state: StreamSummary, options: SourceOptions) -> OptionError:
     """Return the error for a work queue whose messages nothing reserves for the query."""
     if not options.streaming:
         return OptionError(
-            f"stream {state.name} has work-queue retention: a batch can look at its messages with readWith=direct, "
-            "and removes none of them",
+            f"stream {state.name} has work-queue retention: a batch can look at its messages with "
+            "readWith=direct, and removes none of them",
             option="readWith",
         )
     if options.finds_streams:
         return OptionError(
-            f"stream {state.name}, which option {options.chosen_by} finds, has work-queue retention: leave it out, "
-            "and read it with the options stream and durable",
+            f"stream {state.name}, which option {options.chosen_by} finds, has work-queue "
+            "retention: leave it out, and read it with the options stream and durable",
             option=options.chosen_by,
         )
     return OptionError(
-        f"stream {state.name} has work-queue retention: reading it needs the option durable, the name of the "
-        "consumer that reserves its messages for this query",
+        f"stream {state.name} has work-queue retention: reading it needs the option durable, the "
+        "name of the consumer that reserves its messages for this query",
         option="durable",
     )
 
@@ -147,70 +151,89 @@ def _not_direct(state: StreamSummary, *, endangered: bool) -> OptionError:
     elif endangered:
         spanned = state.last_seq + 1 - state.first_kept
         why = (
-            f"has interest retention and spans {spanned:,} sequences: a server since 2.12 may remove all of its "
-            "messages, read or not, when the consumers of tasks are deleted, so it is read"
+            f"has interest retention and spans {spanned:,} sequences: a server since 2.12 may "
+            "remove all of its messages, read or not, when the consumers of tasks are deleted, so "
+            "it is read"
         )
         otherwise = ""
     return OptionError(
-        f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on the stream "
-        f"(spark-jetstream stream edit {state.name} --allow-direct), or let the options "
+        f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on "
+        f"the stream (spark-jetstream stream edit {state.name} --allow-direct), or let the options "
         f'ensureStream={{"allow_direct": true}} and ensureStreamOnConflict=update do it{otherwise}',
         option="readWith",
     )
 
 
 def check_start(state: StreamSummary, options: SourceOptions) -> None:
-    """Raise `OptionError` when a new query would skip messages of a work queue: its first commit would remove them."""
+    """Raise `OptionError` when a new query would skip messages of a work queue.
+
+    Its first commit would remove them.
+    """
     name = "startingOffsets" if options.starting_timestamp is None else "startingTimestamp"
     if state.retention == "workqueue" and (
         name == "startingTimestamp" or options.starting_offsets != "earliest"
     ):
         raise OptionError(
-            f"option {name} has no meaning for stream {state.name}, a work queue: what a query passes over would be "
-            "removed from it unread; leave the option out, and purge the stream if you do not want its messages",
+            f"option {name} has no meaning for stream {state.name}, a work queue: what a query "
+            "passes over would be removed from it unread; leave the option out, and purge the "
+            "stream if you do not want its messages",
             option=name,
         )
 
 
 def warn_of_interest(state: StreamSummary, *, held: bool) -> None:
-    """Log what may end a query on an interest stream later. ``held``: a consumer (`durable`) holds its messages."""
+    """Log what may end a query on an interest stream later.
+
+    ``held``: a consumer (`durable`) holds its messages.
+    """
     if not held:
         log.warning(
-            "stream %s keeps messages only as long as its consumers are interested, and nothing holds them for this "
-            "query (option durable): those that all other consumers have acknowledged are gone before they are read",
+            "stream %s keeps messages only as long as its consumers are interested, and nothing "
+            "holds them for this query (option durable): those that all other consumers have "
+            "acknowledged are gone before they are read",
             state.name,
         )
     if not state.allow_direct:
         log.warning(
-            "stream %s has interest retention without allow_direct: on a server since 2.12 the query ends with an "
-            "error when the stream spans more than %s sequences",
+            "stream %s has interest retention without allow_direct: on a server since 2.12 the "
+            "query ends with an error when the stream spans more than %s sequences",
             state.name,
             f"{LONG:,}",
         )
 
 
 def warn_of_filters(state: StreamSummary, options: SourceOptions) -> None:
-    """Log that option subjects matches nothing that a named stream takes now, as after a typing error."""
-    if not (options.subjects and state.subjects) or state.renames or options.finds_streams:
+    """Log that option subjects matches nothing that a named stream takes now.
+
+    A typing error may be the cause.
+    """
+    if not options.subjects or not state.subjects:
+        return
+    # The messages have other subjects than they came with, or the streams were not named.
+    if state.renames or options.finds_streams:
         return
     stored = FilterIndex(state.subjects)
-    if all(stored.overlapping(each) is None for each in options.subjects):
-        log.warning(
-            "no subject of stream %s (%s) matches option subjects (%s)",
-            state.name,
-            brief(", ".join(state.subjects)),
-            brief(", ".join(options.subjects)),
-        )
+    if any(stored.overlapping(each) is not None for each in options.subjects):
+        return
+    log.warning(
+        "no subject of stream %s (%s) matches option subjects (%s)",
+        state.name,
+        brief(", ".join(state.subjects)),
+        brief(", ".join(options.subjects)),
+    )
 
 
 def warn_of_own_traffic(state: StreamSummary, options: SourceOptions) -> None:
-    """Log that a stream stores what a read sends and receives. It grows, and a query never reaches its end."""
+    """Log that a stream stores what a read sends and receives.
+
+    It grows, and a query never reaches its end.
+    """
     connection = options.connection
     inboxes = stored_replies(state.subjects, connection.api_prefix, connection.inbox_prefix)
     if inboxes:
         log.warning(
-            "stream %s stores a copy of each message that is read from it, because its subjects (%s) match those at "
-            "which the reader receives (%s.>): %s",
+            "stream %s stores a copy of each message that is read from it, because its subjects "
+            "(%s) match those at which the reader receives (%s.>): %s",
             state.name,
             brief(", ".join(inboxes)),
             connection.inbox_prefix,
@@ -221,8 +244,9 @@ def warn_of_own_traffic(state: StreamSummary, options: SourceOptions) -> None:
     causes = stored_requests(state.subjects, options.subjects, connection.api_prefix_resolved)
     if causes:
         log.warning(
-            "stream %s stores what this query causes (%s), and the query reads it: each micro-batch causes the next "
-            "one; set option subjects to the subjects that the query is for",
+            "stream %s stores what this query causes (%s), and the query reads it: each "
+            "micro-batch causes the next one; set option subjects to the subjects that the query "
+            "is for",
             state.name,
             ", ".join(causes),
         )

@@ -1,7 +1,8 @@
 """The readers that Spark calls (pyspark.sql.datasource): of a stream, and of a batch.
 
-Spark builds and pickles them, possibly several times. They hold nothing but options until the first call, so that an
-error in an option is raised where Spark reports it well (another error hides that of a failing constructor).
+Spark builds and pickles them, possibly several times. They hold nothing but options until the first
+call, so that an error in an option is raised where Spark reports it well (another error hides that
+of a failing constructor).
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ except ImportError:  # Spark 4.0 and 4.1, which have no admission control
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 _PLANNED_ONCE = (
-    "Spark plans a DataFrame or view once: if it was used before, call load() again (in a streaming query, in the "
-    "function of foreachBatch)"
+    "Spark plans a DataFrame or view once: if it was used before, call load() again (in a "
+    "streaming query, in the function of foreachBatch)"
 )
 
 Prepare = Callable[[SourceOptions, bool], None]
-"""Does what the options ask for before the first request about a stream. The flag: the query has a checkpoint."""
+"""Does what the options ask for before the first request about a stream.
+
+The flag: the query has a checkpoint.
+"""
 
 
 class _Source:
@@ -61,14 +65,18 @@ class _Source:
     def __init__(
         self, options: Mapping[str, object], schema: StructType, prepare: Prepare | None = None
     ) -> None:
-        """Take what Spark gives; ``prepare`` is called on the driver, before the first request about a stream."""
+        """Take what Spark gives.
+
+        ``prepare`` is called on the driver, before the first request about a stream.
+        """
         self._raw = hidden(options)
         self._fields = [_given(field) for field in schema.fields]
         self._planner: Planner | None = None
         self._prepare = prepare
 
     def __getstate__(self) -> dict[str, Any]:
-        # The options are read on the driver, where the context file is. Executors get no connection.
+        # The options are read on the driver, where the context file is. Executors get no
+        # connection.
         _ = self.kind, self.columns
         return {**self.__dict__, "_planner": None, "_prepare": None}
 
@@ -95,7 +103,8 @@ class _Source:
     def open_planner(self, *, resumed: bool = False) -> Planner:
         """Return the planner. The first call connects, ensures the streams, and looks a bucket up.
 
-        With `resumed` the query has a checkpoint: it has reached its server before, and waits for the end of an outage.
+        With `resumed` the query has a checkpoint: it has reached its server before, and waits for
+        the end of an outage.
         """
         if self._planner is None:
             _ = self.columns
@@ -115,7 +124,10 @@ class _Source:
         return connect(self.options.connection, patience=patience, find_file=find_file)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
+        """Read the rows of one task, as record batches with just the columns of the schema.
+
+        Runs on an executor.
+        """
         log_as_spark()
         part: TaskInput | None = partition.value
         if part is None:  # Spark's own partition, where nothing was planned
@@ -133,7 +145,10 @@ def _given(field: StructField) -> GivenField:
 
 
 def task_label() -> str:
-    """Return query, batch, partition and attempt of the running task: the beginning of its consumers' names."""
+    """Return the beginning of the names of the running task's consumers.
+
+    It has the query, the batch, the partition and the attempt.
+    """
     context = TaskContext.get()
     if context is None:
         return conventions.task_label("0", "0", 0, 0)
@@ -148,7 +163,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
     streaming = False
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
+        """Plan the read: one partition for each sequence range, or for each part of a table."""
         driver = Driver(self._requests(), self.columns, task_label(), self._plan_ranges)
         return [InputPartition(part) for part in self.kind.plan_batch(driver)]
 
@@ -157,7 +172,10 @@ class JetStreamBatchReader(_Source, DataSourceReader):
             return self.open_planner().batch_ranges()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one task. Spark may have planned it long ago, which a `DataLossError` says."""
+        """Read the rows of one task.
+
+        Spark may have planned it long ago, which a `DataLossError` says.
+        """
         try:
             yield from super().read(partition)
         except DataLossError as error:
@@ -190,7 +208,10 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
         self.open_planner(resumed=True).commit(Offset.from_json(end))
 
     def stop(self) -> None:
-        """Replace the error of an offset that Spark's process cannot parse: it calls this while the error passes."""
+        """Replace the error of an offset that Spark's process cannot parse.
+
+        Spark calls this while the error passes.
+        """
         error = sys.exc_info()[1]
         if not isinstance(error, (ValueError, RecursionError)):
             return
@@ -223,9 +244,11 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return the end of the next micro-batch; `limit` says whether the options per trigger apply.
+        """Return the end of the next micro-batch.
 
-        Spark 4.0 and 4.1 pass neither: they apply, and the end that was planned last in this run is the start.
+        `limit` says whether the options per trigger apply.
+        Spark 4.0 and 4.1 pass neither: they apply, and the end that was planned last in this run is
+        the start.
         """
         limited = limit is None or not isinstance(limit, ReadAllAvailable)
         begin = self._cursor if start is None else Offset.from_json(start)

@@ -57,9 +57,9 @@ class Selection:
     def look(self, *, complete: bool) -> None:
         """Ask the server for its streams, at most every `FIND_EVERY` seconds.
 
-        With `complete` now, and all of them: raises what `Requests.call` raises, `ServerBusy` when streams are missing
-        in the answer, and `ApiError` when these are only streams that no server can run. Otherwise what is missing is
-        logged, and found by a later look.
+        With `complete` now, and all of them: raises what `Requests.call` raises, `ServerBusy` when
+        streams are missing in the answer, and `ApiError` when these are only streams that no server
+        can run. Otherwise what is missing is logged, and found by a later look.
         """
         first, now = self._looked is None, self._clock()
         if self._looked is not None and not complete and now - self._looked < FIND_EVERY:
@@ -112,7 +112,8 @@ class Selection:
                 or following >= jsapi.whole(page, "total", self._context)
             ):
                 break
-            # Pages overlap by one name: if it is another one, the server has counted other streams before it.
+            # Pages overlap by one name: if it is another one, the server has counted other streams
+            # before it.
             offset, last = following - 1, names[-1]
         kind = ServerBusy if trouble else ApiError
         trouble += lasting

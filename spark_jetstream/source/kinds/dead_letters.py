@@ -15,7 +15,7 @@ from spark_jetstream.streams.lookup import nearest_stream
 
 
 class GivenUp(ReadKind):
-    """The advisories about the stream of option deadLettersOf, each with the message that it is about."""
+    """The advisories about the stream of option deadLettersOf, each with its message."""
 
     def __init__(self, options: SourceOptions) -> None:
         """Take the options of a query."""

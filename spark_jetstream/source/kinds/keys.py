@@ -30,7 +30,10 @@ class BucketKeys(MessageKind):
         self.live_only = options.table
 
     def with_filters(self, requests: Requests) -> SourceOptions:
-        """Return the options with the subjects of the keys to read. Raises what `find_bucket` raises."""
+        """Return the options with the subjects of the keys to read.
+
+        Raises what `find_bucket` raises.
+        """
         _, subjects = find_bucket(requests, self.bucket, self.options.keys)
         return self.options.model_copy(update={"subjects": subjects})
 
@@ -44,6 +47,9 @@ class BucketKeys(MessageKind):
         return [part]
 
     def batch(self, messages: MessageRun, stream: str, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return revisions with the named columns of `schema.BUCKET_COLUMNS`; of a table only those that put."""
+        """Return revisions with the named columns of `schema.BUCKET_COLUMNS`.
+
+        A table has only those that put a value.
+        """
         del stream
         return bucket_batch(messages, bucket=self.bucket, columns=columns, live_only=self.live_only)

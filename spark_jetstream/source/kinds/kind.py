@@ -35,7 +35,8 @@ _TOO_MUCH = (
 class Access:
     """The means of one task, or of the driver.
 
-    ``columns`` are the names of those that Spark wants, in this order. ``label`` begins the names of consumers.
+    ``columns`` are the names of those that Spark wants, in this order. ``label`` begins the names
+    of consumers.
     """
 
     requests: Requests
@@ -56,7 +57,10 @@ class Driver(Access):
 
 
 class ReadKind(ABC):
-    """What a query reads, by its options, and the rows that it makes of that. Holds only options, and pickles."""
+    """What a query reads, by its options, and the rows that it makes of that.
+
+    Holds only options, and pickles.
+    """
 
     chunked: ClassVar[bool] = False
     """Whether the bytes of a row are in messages that the filters of the read leave out."""
@@ -69,7 +73,10 @@ class ReadKind(ABC):
     # On the driver
 
     def with_filters(self, requests: Requests) -> SourceOptions:
-        """Return the options with the subject filters of the read. May ask for the stream; raises `OptionError`."""
+        """Return the options with the subject filters of the read.
+
+        May ask for the stream; raises `OptionError`.
+        """
         del requests
         return self.options
 

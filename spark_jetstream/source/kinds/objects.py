@@ -1,4 +1,4 @@
-"""The objects of an Object Store bucket: those that it has now as a table, or those that are stored."""
+"""The objects of an Object Store bucket: a table of those that it has now, or each new one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class BucketObjects(ReadKind):
         self.bucket = options.object_bucket
 
     def with_filters(self, requests: Requests) -> SourceOptions:
-        """Return the options with the subject of meta messages. Raises what `find_bucket` raises."""
+        """Return the options with the subject of meta messages.
+
+        Raises what `find_bucket` raises.
+        """
         _, subjects = find_bucket(requests, self.bucket, None)
         return self.options.model_copy(update={"subjects": subjects})
 

@@ -15,7 +15,10 @@ from spark_jetstream.streams.latest import TablePart
 
 
 def table_part(kind: ReadKind, state: StreamSummary, subjects: tuple[str, ...]) -> TablePart:
-    """Return the task that reads the table of a stream. Raise `OptionError` if it cannot be read."""
+    """Return the task that reads the table of a stream.
+
+    Raise `OptionError` if it cannot be read.
+    """
     options = kind.options
     kind.check(state)
     check_retention(state, options, read_use(options))
