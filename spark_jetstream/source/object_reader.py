@@ -14,8 +14,10 @@ Content is copied once, from the wire to the column, and hashed at the same time
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 import pyarrow as pa
 
@@ -53,12 +55,13 @@ _ROWS = 10_000  # of one record batch
 
 
 class ObjectRows:
-    """Reads objects of the options' bucket as rows with just the named columns of `schema.OBJECT_COLUMNS`, for a task.
+    """Reads objects of the options' bucket as rows, for a task.
 
-    `label` begins the consumers' names. Methods raise `DataLossError` for a damaged object or
-    dangling link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a
-    binary column, and what `read` raises. All attributes but `replicas`, `missing` and `stream` are
-    set once.
+    The rows have just the named columns of `schema.OBJECT_COLUMNS`. `label` begins the consumers'
+    names. Methods raise `DataLossError` for a damaged object or dangling link (logged with
+    ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and the
+    errors of `read`. All attributes but `replicas`, `missing`, `stream` and `newer_later` are set
+    once.
     """
 
     def __init__(
@@ -130,12 +133,14 @@ class ObjectRows:
 
         `newer_later`: a newer version of an object has a row of its own, later.
         """
-        self.stream, self.newer_later = stream, newer_later
-        for some in self._portions(self._renewed(objects) if self.with_content else objects):
-            if self.with_content:
-                yield from self._with_content(some)
-            else:
-                yield self._batch(some, None)
+        self.stream = stream
+        self.newer_later = newer_later
+        if not self.with_content:
+            for rows in self._portions(objects):
+                yield self._batch(rows, None)
+            return
+        for rows in self._portions(self._renewed(objects)):
+            yield from self._with_content(rows)
 
     def _portions(self, objects: Iterable[StoredObject]) -> Iterator[list[ObjectVersion]]:
         """Return the rows of each batch, which have one stream where content is read."""
@@ -146,14 +151,20 @@ class ObjectRows:
             if row is None:
                 continue
             size = row.holder.meta.size if self.with_content else 0
-            elsewhere = self.with_content and bool(rows) and row.stream != rows[0].stream
-            if rows and (len(rows) >= _ROWS or total + size > BATCH_BYTES or elsewhere):
+            if rows and self._is_full(rows, total + size, row):
                 yield rows
-                rows, total = [], 0
+                rows = []
+                total = 0
             rows.append(row)
             total += size
         if rows:
             yield rows
+
+    def _is_full(self, rows: Sequence[ObjectVersion], total: int, following: ObjectVersion) -> bool:
+        """Whether a batch ends before the next row, with which it would have `total` bytes."""
+        if len(rows) >= _ROWS or total > BATCH_BYTES:
+            return True
+        return self.with_content and following.stream != rows[0].stream
 
     # Content
 
@@ -162,7 +173,7 @@ class ObjectRows:
             yield from self._whole(reading)
 
     def _whole(self, reading: Reading) -> Iterator[pa.RecordBatch]:
-        """Read contents, and yield the rows of the objects whose content is right, if there are any."""
+        """Read contents, and yield the rows of the objects whose content is right, if any is."""
         metas = [row.holder.meta for row in reading.versions]
         for meta in metas:
             refuse_large(meta, self.bucket)
@@ -200,41 +211,45 @@ class ObjectRows:
     def _row(self, stored: StoredObject) -> ObjectVersion | None:
         """Return the row of an object.
 
-        None: it is a link that leads nowhere, when that is allowed, or that was deleted or replaced
-        since it was read.
+        It has none if it is a link that leads nowhere, when that is allowed, or that was deleted or
+        replaced since it was read.
         """
         if stored.meta.link is None or not self.follows_links:
             return ObjectVersion(stored, stored, self.stream)
         bucket, name = stored.meta.link
-        try:
-            stream, origin = self.stream, stored.origin
-            if stored.leads_out_of(self.bucket):
-                state = self._linked(stream_name(bucket))
-                # A mirror has the subjects of the bucket that it mirrors.
-                stream, origin = (
-                    BucketStream(state.name, state.created),
-                    "*" if state.mirror else bucket,
-                )
-            target = next(iter(self._newest(stream, [meta_subject(origin, name)]).values()), None)
-        except DataLossError as error:
-            problem = f"cannot be read: {error}"
-        else:
-            if target is None or target.meta.deleted:
-                problem = "is not there"
-            elif target.meta.link is not None:
-                problem = "is a link itself, and only one is followed"
-            else:
-                return ObjectVersion(stored, target, stream)
+        found = self._followed(stored, bucket, name)
+        if isinstance(found, ObjectVersion):
+            return found
         # The link may have gone before its target.
         listed = self._current([stored])[stored.subject]
-        if listed is not None and listed.sequence != stored.sequence:
+        if listed is None:
+            return None
+        if listed.sequence != stored.sequence:
             return self._row(listed)
-        if listed is not None:
-            self._lost(
-                f"{self._name(stored)} is a link to object {name!r} of bucket {bucket}, which "
-                f"{problem}"
-            )
+        self._lost(
+            f"{self._name(stored)} is a link to object {name!r} of bucket {bucket}, which {found}"
+        )
         return None
+
+    def _followed(self, link: StoredObject, bucket: str, name: str) -> ObjectVersion | str:
+        """Return the row of a link to an object of a bucket, or why it has none."""
+        stream = self.stream
+        origin = link.origin
+        try:
+            if link.leads_out_of(self.bucket):
+                state = self._linked(stream_name(bucket))
+                stream = BucketStream(state.name, state.created)
+                # A mirror has the subjects of the bucket that it mirrors.
+                origin = "*" if state.mirror else bucket
+            newest = self._newest(stream, [meta_subject(origin, name)])
+        except DataLossError as error:
+            return f"cannot be read: {error}"
+        target = next(iter(newest.values()), None)
+        if target is None or target.meta.deleted:
+            return "is not there"
+        if target.meta.link is not None:
+            return "is a link itself, and only one is followed"
+        return ObjectVersion(link, target, stream)
 
     def _linked(self, name: str) -> StreamSummary:
         """Return the state of the stream of another bucket.
@@ -255,22 +270,25 @@ class ObjectRows:
 
         Links, and objects without content, are as they are now.
         """
-        bare = [
-            stored
-            for stored in objects
-            if stored.meta.link or not (stored.meta.size or stored.meta.chunks)
-        ]
+        bare = [stored for stored in objects if not _shows_changes(stored)]
         current: dict[str, StoredObject | None] = {}
         for at in range(0, len(bare), self.together):
             current |= self._current(bare[at : at + self.together])
-        now = (current.get(stored.subject, stored) for stored in objects)
-        return [stored for stored in now if stored is not None]
+        renewed = []
+        for stored in objects:
+            now = current.get(stored.subject, stored)
+            if now is not None:
+                renewed.append(now)
+        return renewed
 
     def _current(self, objects: Sequence[StoredObject]) -> dict[str, StoredObject | None]:
-        """Return what the subjects of objects have now, None instead of what has no row or gets one later."""
-        current: dict[str, StoredObject | None] = dict.fromkeys(
-            stored.subject for stored in objects
-        )
+        """Return the object that each subject of these objects has now.
+
+        It is None for an object that has no row, or gets one later.
+        """
+        current: dict[str, StoredObject | None] = {}
+        for stored in objects:
+            current[stored.subject] = None
         try:
             newest = self._newest(self.stream, list(current))
         except DataLossError as error:
@@ -300,7 +318,7 @@ class ObjectRows:
         Raise what `_planned` raises.
         """
         self._planned(stream)
-        newest = {}
+        newest: dict[str, StoredObject] = {}
         # Without an end: one that is stored from now on has already removed the one before it.
         part = SequenceRange(stream.name, 1, END, len(subjects), stream.created, tuple(subjects))
         try:
@@ -316,11 +334,9 @@ class ObjectRows:
 
         Raise `DataLossError` when it is gone, or was created again.
         """
-        name, created, context = (
-            stream.name,
-            stream.created,
-            f"read stream {stream.name} (option objectBucket)",
-        )
+        name = stream.name
+        created = stream.created
+        context = f"read stream {name} (option objectBucket)"
         lost = self.missing.get(stream)
         if lost is None:
             try:
@@ -339,18 +355,47 @@ class ObjectRows:
     def _batch(
         self, rows: Sequence[ObjectVersion], content: pa.BinaryArray | None
     ) -> pa.RecordBatch:
-        column: dict[str, Callable[[pa.DataType], pa.Array]] = {
-            "bucket": lambda _: repeated(self.bucket, len(rows)),
-            "name": lambda kind: pa.array([row.listed.meta.name for row in rows], kind),
-            "size": lambda kind: pa.array([row.holder.meta.size for row in rows], kind),
-            "chunks": lambda kind: pa.array([row.holder.meta.chunks for row in rows], kind),
-            "digest": lambda kind: pa.array([row.holder.meta.digest or None for row in rows], kind),
-            "modified": lambda kind: pa.array([row.listed.timestamp // 1000 for row in rows], kind),
-            "headers": lambda kind: pa.array(
-                [list(row.listed.meta.headers.items()) or None for row in rows], kind
-            ),
-            "content": lambda kind: pa.nulls(len(rows), kind) if content is None else content,
-        }
-        return pa.RecordBatch.from_arrays(
-            [column[field.name](field.type) for field in self.schema], schema=self.schema
-        )
+        columns = [self._column(field, rows, content) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _column(
+        self, field: pa.Field, rows: Sequence[ObjectVersion], content: pa.BinaryArray | None
+    ) -> pa.Array:
+        if field.name == "bucket":
+            return repeated(self.bucket, len(rows))
+        if field.name == "content":
+            return pa.nulls(len(rows), field.type) if content is None else content
+        value = _VALUES[field.name]
+        return pa.array([value(row) for row in rows], field.type)
+
+
+def _shows_changes(stored: StoredObject) -> bool:
+    """Whether an object has chunks, which show that it was replaced while it was read."""
+    if stored.meta.link:
+        return False
+    return bool(stored.meta.size or stored.meta.chunks)
+
+
+def _digest(row: ObjectVersion) -> str | None:
+    return row.holder.meta.digest or None
+
+
+def _modified(row: ObjectVersion) -> int:
+    """Return when the bucket got an object, in microseconds."""
+    return row.listed.timestamp // 1000
+
+
+def _headers(row: ObjectVersion) -> list[tuple[str, Sequence[str]]] | None:
+    return list(row.listed.meta.headers.items()) or None
+
+
+#: The value of a row in each column, except for `bucket` and `content`. Of a link, the size and the
+#: digest are those of the object that it leads to.
+_VALUES: Mapping[str, Callable[[ObjectVersion], Any]] = {
+    "name": attrgetter("listed.meta.name"),
+    "size": attrgetter("holder.meta.size"),
+    "chunks": attrgetter("holder.meta.chunks"),
+    "digest": _digest,
+    "modified": _modified,
+    "headers": _headers,
+}

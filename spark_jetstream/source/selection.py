@@ -1,4 +1,4 @@
-"""Which streams of the account a query reads, where options streamPattern and streamMetadata choose them."""
+"""Which streams of the account options streamPattern and streamMetadata choose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ FIND_EVERY = 10.0
 """Seconds between two looks of a running query. Spark may plan a hundred times in a second."""
 
 _APART = ("KV_", "OBJ_", "$")
-"""How the names of buckets begin, and those of the server's own streams: a pattern must begin so too."""
+"""How the names of buckets begin, and those of the server's own streams.
+
+A pattern that chooses one must begin so too.
+"""
 
 
 class Selection:
@@ -35,21 +38,22 @@ class Selection:
         self._text = options.stream_pattern or "*"
         self._pattern = name_pattern(self._text)
         self._metadata = [pair.split("=", 1) for pair in options.stream_metadata]
-        given = [name for name in ("streamPattern", "streamMetadata") if name in options.given()]
-        self._context = (
-            f"find the streams to read (option{'s'[len(given) < 2 :]} {' and '.join(given)})"
-        )
+        self._context = f"find the streams to read ({_choosing(options)})"
         self._looked: float | None = None
         self._trouble = ""  # that was logged last
         self._mismatched: set[str] | None = None  # when it looked last
         self.chosen: set[str] = set()
         """The streams that matched when `look` looked last."""
         self.others: set[str] = set()
-        """The streams that did not match then, nor when it looked before: a former leader has old metadata."""
+        """The streams that did not match then, nor when `look` looked before.
+
+        A former leader has old metadata.
+        """
 
     def may_have(self, name: str) -> bool:
         """Whether a stream of this name matches, if its metadata does."""
         if name == f"KV_{LEDGER_BUCKET}":
+            # Only its whole name chooses the ledger of the sink.
             return name == self._text
         apart = next((begin for begin in _APART if name.startswith(begin)), "")
         return self._text.startswith(apart) and self._pattern.fullmatch(name) is not None
@@ -61,72 +65,91 @@ class Selection:
         streams are missing in the answer, and `ApiError` when these are only streams that no server
         can run. Otherwise what is missing is logged, and found by a later look.
         """
-        first, now = self._looked is None, self._clock()
-        if self._looked is not None and not complete and now - self._looked < FIND_EVERY:
+        now = self._clock()
+        first = self._looked is None
+        if not complete and not self._is_due(now):
             return
-        requests = self._requests if first or complete else Requests(self._requests.connect, 0.0)
+        must_succeed = first or complete
+        # A running query has streams, and a later look finds new ones.
+        requests = self._requests if must_succeed else Requests(self._requests.connect, 0.0)
         try:
             requests.call(partial(self._look, complete=complete))
         except JetStreamError as error:
-            if first or complete or not error.retriable:
+            if must_succeed or not error.retriable:
                 raise
             log.warning("%s; new streams are found later", error)
         self._looked = now
         if first and not self.chosen:
             log.warning("cannot %s: none matches yet", self._context)
 
+    def _is_due(self, now: float) -> bool:
+        return self._looked is None or now - self._looked >= FIND_EVERY
+
     def _look(self, connection: Connection, *, complete: bool) -> None:
-        endpoint = jsapi.STREAM_LIST if self._metadata else jsapi.STREAM_NAMES
-        subject = jsapi.subject(connection.prefix, endpoint)
-        ask = connection.api if endpoint.gathers else connection.ask
-        matching: dict[str, bool] = {}
-        trouble: list[str] = []
-        lasting: list[str] = []
-        offset, last = 0, ""
+        """Ask once. Sets `chosen` and `others`; raises what `look` raises."""
+        answer = self._ask(connection)
+        faults = [*answer.passing, *answer.lasting]
+        if faults and complete:
+            why = f"cannot {self._context}: {'; '.join(faults)}"
+            kind = ServerBusy if answer.passing else ApiError
+            raise kind(why, code=503, err_code=0, description=why)
+        if faults and self._trouble != faults[0]:
+            self._trouble = faults[0]
+            log.warning("cannot %s as a whole: %s", self._context, "; ".join(faults))
+        self.chosen = {name for name, matches in answer.streams.items() if matches}
+        mismatched = answer.streams.keys() - self.chosen
+        before = mismatched if self._mismatched is None else self._mismatched
+        self.others = mismatched & before
+        self._mismatched = mismatched
+
+    def _ask(self, connection: Connection) -> _Answer:
+        """Return the streams of all pages of the answer."""
+        answer = _Answer()
+        offset = 0
+        last = ""  # the last name of the page before
         while True:
-            page = ask(subject, jsapi.request_body(offset=offset), context=self._context)
-            here = dict(map(self._read, jsapi.field(page, "streams", list, self._context, [])))
-            # Servers that do not support a stream's configuration say why.
-            offline: dict[str, Any] = jsapi.field(page, "offline", dict, self._context, {})
-            missing = {
-                *map(str, jsapi.field(page, "missing", list, self._context, []))
-            } - offline.keys()
-            trouble += [
-                f"no server answered for stream {name}"
-                for name in sorted(missing)
-                if self.may_have(name)
-            ]
-            lasting += [
-                f"no server can run stream {name} ({brief(str(why))})"
-                for name, why in offline.items()
-                if self.may_have(name)
-            ]
-            matching |= here
-            names = sorted(here.keys() | missing | offline.keys())
-            if offset and names[:1] != [last]:
-                trouble.append("a stream was created or deleted meanwhile")
-            following = offset + jsapi.whole(page, "limit", self._context)
-            if (
-                not names
-                or following - 1 <= offset
-                or following >= jsapi.whole(page, "total", self._context)
-            ):
-                break
+            page = self._page(connection, offset)
+            names = self._add(page, answer)
             # Pages overlap by one name: if it is another one, the server has counted other streams
             # before it.
-            offset, last = following - 1, names[-1]
-        kind = ServerBusy if trouble else ApiError
-        trouble += lasting
-        if trouble and complete:
-            why = f"cannot {self._context}: {'; '.join(trouble)}"
-            raise kind(why, code=503, err_code=0, description=why)
-        if trouble and self._trouble != trouble[0]:
-            self._trouble = trouble[0]
-            log.warning("cannot %s as a whole: %s", self._context, "; ".join(trouble))
-        self.chosen = {name for name, matches in matching.items() if matches}
-        mismatched = matching.keys() - self.chosen
-        self.others = mismatched & (mismatched if self._mismatched is None else self._mismatched)
-        self._mismatched = mismatched
+            if offset and names[:1] != [last]:
+                answer.passing.append("a stream was created or deleted meanwhile")
+            following = offset + jsapi.whole(page, "limit", self._context)
+            # An offset that does not grow would ask for the same page for ever.
+            if not names or following - 1 <= offset:
+                return answer
+            if following >= jsapi.whole(page, "total", self._context):
+                return answer
+            offset = following - 1
+            last = names[-1]
+
+    def _page(self, connection: Connection, offset: int) -> Mapping[str, Any]:
+        """Return the part of the answer that begins at an offset."""
+        # Only the configurations of streams have metadata.
+        endpoint = jsapi.STREAM_LIST if self._metadata else jsapi.STREAM_NAMES
+        subject = jsapi.subject(connection.prefix, endpoint)
+        body = jsapi.request_body(offset=offset)
+        if endpoint.gathers:
+            return connection.api(subject, body, context=self._context)
+        return connection.ask(subject, body, context=self._context)
+
+    def _add(self, page: Mapping[str, Any], answer: _Answer) -> list[str]:
+        """Add the streams of a page to an answer. Return all their names, sorted."""
+        here: dict[str, bool] = {}
+        for entry in jsapi.field(page, "streams", list, self._context, []):
+            name, matches = self._read(entry)
+            here[name] = matches
+        # Servers that do not support a stream's configuration say why.
+        offline: dict[str, Any] = jsapi.field(page, "offline", dict, self._context, {})
+        unanswered = set(map(str, jsapi.field(page, "missing", list, self._context, [])))
+        missing = unanswered - offline.keys()
+        for name in filter(self.may_have, sorted(missing)):
+            answer.passing.append(f"no server answered for stream {name}")
+        for name in filter(self.may_have, offline):
+            why = brief(str(offline[name]))
+            answer.lasting.append(f"no server can run stream {name} ({why})")
+        answer.streams |= here
+        return sorted(here.keys() | missing | offline.keys())
 
     def _read(self, entry: Any) -> tuple[str, bool]:
         """Return the name of a stream in a reply, and whether it matches."""
@@ -135,6 +158,25 @@ class Selection:
             config = jsapi.field({"entry": entry}, "entry.config", dict, self._context)
         name = jsapi.field(config, "name", str, self._context)
         metadata = jsapi.field(config, "metadata", dict, self._context, {})
-        return name, self.may_have(name) and all(
-            metadata.get(key) == value for key, value in self._metadata
-        )
+        has_metadata = all(metadata.get(key) == value for key, value in self._metadata)
+        return name, has_metadata and self.may_have(name)
+
+
+class _Answer:
+    """The streams that servers have named, and the faults of the answer."""
+
+    def __init__(self) -> None:
+        #: The name of each stream, and whether it matches.
+        self.streams: dict[str, bool] = {}
+        #: Faults that another answer may not have.
+        self.passing: list[str] = []
+        #: Faults that stay: streams that no server can run.
+        self.lasting: list[str] = []
+
+
+def _choosing(options: SourceOptions) -> str:
+    """Return the options that choose the streams, in words."""
+    given = [name for name in ("streamPattern", "streamMetadata") if name in options.given()]
+    if len(given) == 1:
+        return f"option {given[0]}"
+    return f"options {' and '.join(given)}"
