@@ -303,22 +303,16 @@ class SideOptions(Options):
             problem = OptionError(f"{error} (it is the path of {call})", option="stream")
         raise problem
 
-    def _refuse_with_bucket(self, key_value: Mapping[str, str], objects: Mapping[str, str]) -> str:
-        """Return the option that names a bucket, or "". Refuse options without a meaning for it."""
+    def _refuse_with(self, chosen: str, refused: Mapping[str, str]) -> None:
+        """Refuse options without a meaning beside the option that says what to read or to write.
+
+        ``refused`` has the alternative to each, or the reason.
+        """
         given = self.given()
-        if "bucket" in given:
-            kind = "bucket"
-            refused = key_value
-        elif "objectBucket" in given:
-            kind = "objectBucket"
-            refused = objects
-        else:
-            return ""
         for name, reason in refused.items():
             if name in given:
-                message = f"option {name} has no meaning with {kind}: {reason}"
+                message = f"option {name} has no meaning with {chosen}: {reason}"
                 raise OptionError(message, option=name)
-        return kind
 
 
 def _path(

@@ -120,9 +120,12 @@ class SinkOptions(SideOptions):
 
     @model_validator(mode="after")
     def _check_together(self) -> SinkOptions:
-        bucket = self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
-        # `_NOT_FOR_OBJECTS` has delivery: the bucket is a Key-Value bucket.
-        if bucket and self.delivery == "exactly-once":
+        if self.bucket is not None:
+            self._refuse_with("bucket", _NOT_FOR_BUCKETS)
+        if self.object_bucket is not None:
+            self._refuse_with("objectBucket", _NOT_FOR_OBJECTS)
+        # For an Object Store bucket the table above refuses any delivery.
+        if self.bucket is not None and self.delivery == "exactly-once":
             raise OptionError(
                 "option delivery cannot be exactly-once with bucket: a bucket forgets revisions, "
                 "and with them what is stored already; writing a row again only makes one more "

@@ -44,7 +44,7 @@ from spark_jetstream.schema import (
     Column,
 )
 
-#: Options that mean nothing for a bucket, and the alternative or the reason.
+# Options that mean nothing for a dataset, and the alternative or the reason.
 _NOT_FOR_BUCKETS = {
     "subjects": "use keys",
     "includeHeaders": "its rows have no headers",
@@ -57,6 +57,7 @@ _NOT_FOR_OBJECTS = {
     "counters": "counters are in a stream",
     "ensureStream": NOT_MADE.format("object"),
 }
+_NOT_FOR_COUNTERS = {"includeHeaders": "its rows have no headers"}
 # Arguments of options that only one kind of query has.
 _OF_BATCH: dict[str, Any] = {
     "only": "batch",
@@ -72,32 +73,46 @@ _WAITING: dict[str, Any] = {
 }
 _TABLE: dict[str, Any] = {"only": "batch", "instead": "read one as a batch, with spark.read"}
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
+_TASKS = ("minPartitions", "maxMessagesPerPartition")
 
 
 class Dataset(NamedTuple):
     """What a query reads, as far as the other options depend on it.
 
-    ``columns`` are those of its messages. ``table`` are the columns of a batch that reads it as it
-    is now; none if no batch does. ``history`` says what ``history=true`` reads in place of that
-    table. ``option`` is the name by which errors about the table speak of it.
+    ``columns`` are those of its messages. ``option`` is the name by which errors speak of it.
+    ``refused`` are the options that mean nothing for it, with the alternative or the reason.
+
+    ``table`` are the columns of a batch that reads it as it is now; none if no batch does.
+    ``history`` says what ``history=true`` reads in place of that table, if it does. ``divided``:
+    several tasks read one table, and the options about their number and size apply.
     """
 
     columns: tuple[Column, ...]
+    option: str
+    refused: Mapping[str, str] = {}
     table: tuple[Column, ...] = ()
     history: str = ""
-    option: str = ""
+    divided: bool = False
 
+
+_BUCKET = Dataset(BUCKET_COLUMNS, "bucket", _NOT_FOR_BUCKETS, TABLE_COLUMNS, history="revisions")
 
 #: The field that chooses a dataset -> the dataset. The first field with a value counts, and the
-#: last one where none has a value: a pattern may find the streams. `source.kinds` reads each.
+#: last one where none has a value: a pattern may find the streams. `source.kinds` reads each. A
+#: field that only changes how another one is read has a row before it, and all others refuse it.
 DATASETS: Mapping[str, Dataset] = {
-    "as_of_revision": Dataset(BUCKET_COLUMNS, TABLE_COLUMNS, "revisions", "bucket"),
-    "as_of_timestamp": Dataset(BUCKET_COLUMNS, TABLE_COLUMNS, "revisions", "bucket"),
-    "bucket": Dataset(BUCKET_COLUMNS, TABLE_COLUMNS, "revisions", "bucket"),
-    "object_bucket": Dataset(OBJECT_COLUMNS, OBJECT_COLUMNS, option="objectBucket"),
-    "dead_letters_of": Dataset(DEAD_LETTER_COLUMNS),
-    "counters": Dataset(COUNTER_COLUMNS, COUNTER_COLUMNS, "changes", "counters"),
-    "streams": Dataset(COLUMNS),
+    "as_of_revision": _BUCKET,
+    "as_of_timestamp": _BUCKET,
+    "bucket": _BUCKET,
+    "object_bucket": Dataset(
+        OBJECT_COLUMNS, "objectBucket", _NOT_FOR_OBJECTS, OBJECT_COLUMNS, divided=True
+    ),
+    # `EXCLUSIVE` has the options that it refuses.
+    "dead_letters_of": Dataset(DEAD_LETTER_COLUMNS, "deadLettersOf"),
+    "counters": Dataset(
+        COUNTER_COLUMNS, "counters", _NOT_FOR_COUNTERS, COUNTER_COLUMNS, history="changes"
+    ),
+    "streams": Dataset(COLUMNS, "stream"),
 }
 
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
@@ -334,28 +349,24 @@ class SourceOptions(SideOptions):
 
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:
-        given = self.given()
-        if given.isdisjoint(WHAT):
+        if self.given().isdisjoint(WHAT):
             raise OptionError(NOTHING_TO_READ, option="stream")
-        bucket = self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
-        self._check_history(bucket)
-        if self.counters and "includeHeaders" in given:
-            raise OptionError(
-                "option includeHeaders has no meaning with counters: its rows have no headers",
-                option="includeHeaders",
-            )
+        dataset = DATASETS[dataset_of(self)]
+        self._refuse_with(dataset.option, dataset.refused)
+        self._check_history(dataset)
         if self.table:
-            self._refuse_positions(DATASETS[dataset_of(self)])
+            self._refuse_positions(dataset)
         return self
 
-    def _check_history(self, bucket: str) -> None:
+    def _check_history(self, dataset: Dataset) -> None:
         if self.as_of is not None and self.history:
             raise OptionError(
-                f"options history and {self.as_of} exclude each other: {self.as_of} reads a table, not its revisions",
+                f"options history and {self.as_of} exclude each other: {self.as_of} reads a "
+                "table, not its revisions",
                 option=self.as_of,
             )
         # Given as false, history needs no bucket: `NEEDED` refuses the option alone.
-        if self.history and not bucket and not self.counters:
+        if self.history and not dataset.history:
             raise OptionError(
                 "option history has no meaning without bucket or counters",
                 option="history",
@@ -363,12 +374,8 @@ class SourceOptions(SideOptions):
 
     def _refuse_positions(self, dataset: Dataset) -> None:
         """Refuse options that divide a read, for a table, which is read as a whole."""
-        refused: tuple[str, ...] = _POSITIONS
-        hint = ""
-        if dataset.history:
-            # Objects have no history, and are distributed over tasks.
-            refused = (*_POSITIONS, "minPartitions", "maxMessagesPerPartition")
-            hint = f"; history=true reads its {dataset.history}"
+        refused = _POSITIONS if dataset.divided else (*_POSITIONS, *_TASKS)
+        hint = f"; history=true reads its {dataset.history}" if dataset.history else ""
         for name in refused:
             if name in self.given():
                 raise OptionError(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pyarrow as pa
 
-from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.counters import counter_batch
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.kinds.kind import Driver, MessageKind, TaskInput
-from spark_jetstream.source.kinds.tables import refuse_direct, table_part
-from spark_jetstream.source.selection import Selection
-from spark_jetstream.streams.latest import TablePart
+from spark_jetstream.source.kinds.tables import stream_tables
 
 
 class CounterValues(MessageKind):
@@ -35,28 +31,7 @@ class CounterValues(MessageKind):
         """Return one task for each stream, or the ranges of all changes with history."""
         if not self.options.table:
             return driver.plan_ranges()
-        with self.suggesting(driver.connect):
-            states = self._states(driver.requests)
-        return [self._part(state) for state in states]
-
-    def _states(self, requests: Requests) -> list[StreamSummary]:
-        """Return the states of the streams to read, found ones in the order of their names."""
-        options = self.options
-        names = options.streams
-        if options.finds_streams:
-            selection = Selection(options, requests, time.monotonic)
-            selection.look(complete=True)
-            names = tuple(sorted(selection.chosen))
-        states = []
-        for name in names:
-            context = f"read stream {name} (option {options.chosen_by})"
-            states.append(requests.stream(name, context))
-        return states
-
-    def _part(self, state: StreamSummary) -> TablePart:
-        part = table_part(self, state, self.options.subjects)
-        refuse_direct(self, state, "change of a counter")
-        return part
+        return stream_tables(self, driver, "change of a counter", "with history=true")
 
     def batch(self, messages: MessageRun, stream: str, columns: Sequence[str]) -> pa.RecordBatch:
         """Return changes of counters with the named columns of `schema.COUNTER_COLUMNS`."""
