@@ -1,6 +1,7 @@
-"""The offset of a streaming query: a file format, kept in the checkpoint. docs/architecture.md shows it.
+"""The offset of a streaming query: a file format, kept in the checkpoint.
 
-Spark compares the text, so it is canonical: sorted streams, the fields of `StreamPosition` in order, nothing else.
+docs/architecture.md shows it. Spark compares the text, so it is canonical: sorted streams, the
+fields of `StreamPosition` in order, nothing else.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_jetstream.errors import JetStreamError
 
-#: The format of an offset with `Offset.cuts`, and the newest that `Offset.from_json` reads. One without has format 1.
+#: The format of an offset with `Offset.cuts`, and the newest that `Offset.from_json` reads. One
+#: without cuts has format 1.
 VERSION = 2
 
 Cuts = tuple[int, ...]
-"""The tasks of a range: ``(first, tasks, end)``, or ``(first, tasks, end, tasks, end, ...)`` for several parts.
+"""The tasks of a range: ``(first, tasks, end)``, or ``(first, tasks, end, tasks, end, ...)``.
 
-`ranges.cut_at` cuts each part evenly by its sequences. ``first`` is where the first task may begin; it reads what is
-before as well. The last ``end`` is the range's.
+The latter has several parts, and `ranges.cut_at` cuts each evenly by its sequences. ``first`` is
+where the first task may begin; it reads the messages before as well. The last ``end`` is the
+range's.
 """
+
+T = TypeVar("T")
 
 _MOST_TASKS = 10**6  # of one stream; option minPartitions allows a tenth
 
@@ -43,10 +48,11 @@ class OffsetError(JetStreamError, ValueError):
 class StreamPosition:
     """How far one stream was read.
 
-    ``next`` is the next sequence to read (>= 1). ``created`` is the stream's creation time as the server prints it
-    (RFC3339Nano); it is compared as text. ``last_timestamp`` is the server's timestamp, in nanoseconds since the epoch,
-    of the message at sequence ``next - 1``, or 0 when there is none or it is not known. Raises `OffsetError` for a
-    value of another type or out of range.
+    ``next`` is the next sequence to read (>= 1). ``created`` is the stream's creation time as the
+    server prints it (RFC3339Nano); it is compared as text. ``last_timestamp`` is the server's
+    timestamp, in nanoseconds since the epoch, of the message at sequence ``next - 1``, or 0 when
+    there is none or it is not known. Raises `OffsetError` for a value of another type or out of
+    range.
     """
 
     next: int
@@ -54,8 +60,7 @@ class StreamPosition:
     last_timestamp: int = 0
 
     def __post_init__(self) -> None:
-        # bool is a subclass of int, and JSON would write it as true; numpy integers cannot be written at all.
-        if type(self.next) is not int or not 1 <= self.next <= _LAST_SEQUENCE:
+        if not _is_whole(self.next, 1, _LAST_SEQUENCE):
             raise OffsetError(
                 f"'next' of an offset must be an integer from 1 to 2**64-1, not {_shown(self.next)}"
             )
@@ -63,66 +68,85 @@ class StreamPosition:
             raise OffsetError(
                 f"'created' of an offset must be a time as text, not {_shown(self.created)}"
             )
-        if type(self.last_timestamp) is not int or not 0 <= self.last_timestamp <= _LAST_NANOSECOND:
+        if not _is_whole(self.last_timestamp, 0, _LAST_NANOSECOND):
             shown = _shown(self.last_timestamp)
             raise OffsetError(
                 f"'last_timestamp' of an offset must be an integer from 0 to 2**63-1, not {shown}"
             )
 
 
+def _is_whole(value: object, least: int, most: int) -> bool:
+    """Whether a value is an integer within limits, and one that JSON can hold."""
+    # bool is a subclass of int, and JSON would write it as true; numpy integers cannot be written
+    # at all.
+    return type(value) is int and least <= value <= most
+
+
 @dataclass(frozen=True)
 class Offset:
-    """How far each stream of a query was read, and how the micro-batch that ends here is cut into tasks.
+    """How far each stream was read, and how the micro-batch that ends here is cut into tasks.
 
-    ``streams`` and ``cuts`` are read-only and sorted by name. ``cuts`` has each stream that the micro-batch reads; it
-    is empty if that is not decided yet. Offsets with the same positions are equal, whatever their cuts.
+    ``streams`` and ``cuts`` are read-only and sorted by name. ``cuts`` has each stream that the
+    micro-batch reads; it is empty if that is not decided yet. Offsets with the same positions are
+    equal, whatever their cuts.
     """
 
     streams: Mapping[str, StreamPosition]
     cuts: Mapping[str, Cuts] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("streams", "cuts"):
-            object.__setattr__(
-                self, name, MappingProxyType(dict(sorted(getattr(self, name).items())))
-            )
+        # The only way to set an attribute of a frozen class.
+        object.__setattr__(self, "streams", _sorted(self.streams))
+        object.__setattr__(self, "cuts", _sorted(self.cuts))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy does not pickle.
         return Offset, (dict(self.streams), dict(self.cuts))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the offset as Spark takes it: dictionaries, integers and strings, keys in canonical order."""
-        streams = {
-            name: {each: getattr(at, each) for each in _FIELDS} for name, at in self.streams.items()
-        }
+        """Return the offset as Spark takes it: dictionaries, integers and strings.
+
+        The keys are in canonical order.
+        """
+        streams = {name: _fields_of(position) for name, position in self.streams.items()}
         if not self.cuts:
             return {"version": 1, "streams": streams}
-        return {
-            "version": VERSION,
-            "streams": streams,
-            "cuts": {name: [*cuts] for name, cuts in self.cuts.items()},
-        }
+        cuts = {name: list(some) for name, some in self.cuts.items()}
+        return {"version": VERSION, "streams": streams, "cuts": cuts}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Offset:
         """Read what `to_json` wrote. Raises `OffsetError` for anything else."""
         try:
             positions = _positions(content)
-            return cls(
-                positions, _cuts(content.get("cuts"), positions) if "cuts" in content else {}
-            )
+            if "cuts" not in content:
+                return cls(positions)
+            return cls(positions, _cuts(content["cuts"], positions))
         except OffsetError as error:
             raise OffsetError(f"{error}; {REMEDY}") from None
         except RecursionError:  # of `repr`, where the JSON was just not too deep for its parser
             raise OffsetError(f"the offset is nested too deeply; {REMEDY}") from None
 
 
+def _sorted(by_name: Mapping[str, T]) -> Mapping[str, T]:
+    """Return a read-only copy, sorted by name."""
+    return MappingProxyType(dict(sorted(by_name.items())))
+
+
+def _fields_of(position: StreamPosition) -> dict[str, Any]:
+    """Return the fields of a position, in canonical order."""
+    return {name: getattr(position, name) for name in _FIELDS}
+
+
 def _positions(content: Mapping[str, Any]) -> dict[str, StreamPosition]:
+    """Return the positions of an offset's JSON, of which all but the cuts is checked."""
     if not isinstance(content, Mapping):
         raise OffsetError(f"an offset must be a JSON object, not {_shown(content)}")
     _check_version(content)
-    _check_fields(content, ("version", "streams", "cuts")[: 1 + content["version"]], "the offset")
+    expected: tuple[str, ...] = ("version", "streams")
+    if content["version"] == VERSION:
+        expected = (*expected, "cuts")
+    _check_fields(content, expected, "the offset")
     streams = content["streams"]
     if not isinstance(streams, Mapping):
         raise OffsetError(f"'streams' of an offset must be a JSON object, not {_shown(streams)}")
@@ -172,31 +196,37 @@ def _position(name: str, fields: Any) -> StreamPosition:
 def _cuts(content: Any, positions: Mapping[str, StreamPosition]) -> dict[str, Cuts]:
     if not isinstance(content, Mapping) or not content:
         raise OffsetError(
-            f"'cuts' of an offset must be a JSON object of at least one stream, not {_shown(content)}"
+            "'cuts' of an offset must be a JSON object of at least one stream, "
+            f"not {_shown(content)}"
         )
     for name, cuts in content.items():
         if name not in positions:
             raise OffsetError(
                 f"'cuts' of an offset names {_shown(name)}, which is none of its streams"
             )
-        if not isinstance(cuts, list) or not _are_cuts(cuts, positions[name].next):
+        end = positions[name].next
+        if not isinstance(cuts, list) or not _are_cuts(cuts, end):
             raise OffsetError(
-                f"stream {name}: 'cuts' of an offset must be rising sequences up to {positions[name].next}, with the "
-                f"number of tasks between each two, not {_shown(cuts)}"
+                f"stream {name}: 'cuts' of an offset must be rising sequences up to {end}, with "
+                f"the number of tasks between each two, not {_shown(cuts)}"
             )
     return {name: tuple(cuts) for name, cuts in content.items()}
 
 
 def _are_cuts(cuts: list[Any], end: int) -> bool:
-    if (
-        len(cuts) < 3
-        or len(cuts) % 2 == 0
-        or any(type(each) is not int or each < 1 for each in cuts)
-    ):
+    """Whether a list has the form of `Cuts`, for a range that ends there."""
+    # The sequences, and the numbers of tasks between each two.
+    if len(cuts) < 3 or len(cuts) % 2 == 0:
         return False
-    widths = [above - below for below, above in pairwise(cuts[::2])]
-    fitting = all(tasks <= width for tasks, width in zip(cuts[1::2], widths, strict=True))
-    return fitting and sum(cuts[1::2]) <= _MOST_TASKS and cuts[-1] == end
+    if not all(_is_whole(each, 1, _LAST_SEQUENCE) for each in cuts):
+        return False
+    sequences: list[int] = cuts[::2]
+    tasks: list[int] = cuts[1::2]
+    for (first, following), count in zip(pairwise(sequences), tasks, strict=True):
+        # Each task has a sequence of its own.
+        if count > following - first:
+            return False
+    return sequences[-1] == end and sum(tasks) <= _MOST_TASKS
 
 
 def _shown(value: object) -> str:
