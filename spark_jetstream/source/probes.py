@@ -59,7 +59,10 @@ class StreamProbe(ABC):
 
     @property
     def certain(self) -> bool:
-        """Whether no replica that lags has the last word: what was not found is not there."""
+        """Whether a message that was not found is not there.
+
+        It may be there if a replica that lags has the last word.
+        """
         return True
 
     @abstractmethod
@@ -82,61 +85,77 @@ class StreamProbe(ABC):
     def last(self) -> tuple[int, int] | None:
         """Return sequence and timestamp (ns) of the last message that matches, or None.
 
-        Without filters, and with the filter ``>``, also None if the message at the last sequence was deleted.
+        Without filters, and with the filter ``>``, also None if the message at the last sequence
+        was deleted.
         """
         return self._find(self._filters)
 
     def first_after(self, nanoseconds: int, state: StreamSummary) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None.
+        """Return sequence and timestamp (ns) of the first message stored at that time or later.
 
-        `state` is that of the stream. Where sequences are missing, servers before 2.12 may answer with a message far
-        before or after that one (seen with 2.10.26 and 2.11.11), so the probe looks for it itself. With several filters
-        servers pass over messages: up to the first message of a filter that has none before that time
-        (`selectStartingSeqNo` in server/consumer.go, seen from 2.10.26 to 2.15.1). So they are asked without.
+        None if there is none. `state` is that of the stream.
         """
+        # With several filters servers pass over messages: up to the first message of a filter that
+        # has none before that time (`selectStartingSeqNo` in server/consumer.go, seen from 2.10.26
+        # to 2.15.1). So they are asked without.
         filters = self._filters if len(self._filters) < 2 else ()
-        if state.num_deleted:
-
-            def look(sequence: int) -> tuple[int, int] | None:
-                return self._find(filters, sequence=sequence)
-
-            first = search_time(look, nanoseconds, state.first_kept, state.last_seq + 1)[1]
-        else:
-            first = self._since(filters, nanoseconds)
+        first = self._first_since(filters, nanoseconds, state)
         if first is None or filters == self._filters:
             return first
         return self.peek(first[0])
 
-    def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return what the server takes for the same, of the messages on all subjects; it may be a later one.
+    def _first_since(
+        self, filters: tuple[str, ...], nanoseconds: int, state: StreamSummary
+    ) -> tuple[int, int] | None:
+        if not state.num_deleted:
+            return self._since(filters, nanoseconds)
 
-        Of those that match if the account may see no others.
+        # Where sequences are missing, servers before 2.12 may answer with a message far before or
+        # after the right one (seen with 2.10.26 and 2.11.11), so the probe looks for it itself.
+        def look(sequence: int) -> tuple[int, int] | None:
+            return self._find(filters, sequence=sequence)
+
+        _, first = search_time(look, nanoseconds, state.first_kept, state.last_seq + 1)
+        return first
+
+    def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
+        """Return what the server takes for the first message stored at that time or later.
+
+        It may be a later one. It is one of the messages on all subjects, or of those that match if
+        the account may see no others.
         """
         return self._since((), nanoseconds)
 
     def _since(self, filters: tuple[str, ...], nanoseconds: int) -> tuple[int, int] | None:
         found = self._find(filters, nanoseconds=nanoseconds)
         # Servers before 2.12 may answer with an earlier message where there is none.
-        return None if found is None or found[1] < nanoseconds else found
+        if found is None or found[1] < nanoseconds:
+            return None
+        return found
 
     @abstractmethod
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
-        """Return the first message that matches from a ``sequence`` or time (``nanoseconds``) on, else the last one."""
+        """Return the first message that matches from a ``sequence`` or time (``nanoseconds``) on.
+
+        Without a start the last one that matches.
+        """
 
 
 def probe_of(
     requests: Requests, stream: str, filters: tuple[str, ...], *, direct: bool
 ) -> StreamProbe:
     """Return a probe that creates consumers; or with `direct` none."""
-    return (DirectProbe if direct else ConsumerProbe)(requests, stream, filters)
+    if direct:
+        return DirectProbe(requests, stream, filters)
+    return ConsumerProbe(requests, stream, filters)
 
 
 class ConsumerProbe(StreamProbe):
     """A `StreamProbe` whose answers come from consumers; it may also raise `ConsumerLost`.
 
-    It needs the permissions of a reader: STREAM.INFO, CONSUMER.CREATE and MSG.NEXT. A consumer has one replica, which
-    may lag, so where it finds no message, or the last one, the leader has the last word (STREAM.MSG.GET); unless the
-    account may not ask it. Counts may be too low.
+    It needs the permissions of a reader: STREAM.INFO, CONSUMER.CREATE and MSG.NEXT. A consumer has
+    one replica, which may lag, so where it finds no message, or the last one, the leader has the
+    last word (STREAM.MSG.GET); unless the account may not ask it. Counts may be too low.
     """
 
     direct = False
@@ -151,12 +170,16 @@ class ConsumerProbe(StreamProbe):
         self._replicated = False
         #: The last sequence of the stream, as `check` saw it last.
         self._last_seq = 0
-        #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
+        #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers
+        #: that follow.
         self._left_to_stream: dict[str, Any] = {}
 
     @property
     def certain(self) -> bool:
-        """See `StreamProbe.certain`; only the leader knows that of a stream with several replicas."""
+        """See `StreamProbe.certain`.
+
+        Of a stream with several replicas only the leader knows it.
+        """
         return self._gets or not self._replicated
 
     def check(self, state: StreamSummary) -> None:
@@ -174,25 +197,33 @@ class ConsumerProbe(StreamProbe):
         return self._ask(self._filters, {"start_sequence": first}, look=False).pending
 
     def stored_at(self, sequence: int) -> int | None:
-        """See `StreamProbe.stored_at`; where a consumer must be asked, a message that does not match is None."""
+        """See `StreamProbe.stored_at`.
+
+        Where a consumer must be asked, also None for a message that does not match.
+        """
         if self._gets:
+            once = Requests(self._requests.connect, 0.0)
             try:
-                return DirectProbe(
-                    Requests(self._requests.connect, 0.0), self._stream, ()
-                ).stored_at(sequence)
+                return DirectProbe(once, self._stream, ()).stored_at(sequence)
             except JetStreamError as error:
-                # The account may not; or there is an outage, in which only the consumer is tried again.
+                # The account may not; or there is an outage, in which only the consumer is tried
+                # again.
                 self._gets = not isinstance(error, PermissionDenied)
                 log.info("stream %s: %s; a consumer is asked", self._stream, error)
         found = self.peek(sequence)
-        return found[1] if found is not None and found[0] == sequence else None
+        if found is None or found[0] != sequence:
+            return None
+        return found[1]
 
     def last(self) -> tuple[int, int] | None:
         """See `StreamProbe.last`."""
         last = super().last()
-        if last is not None and self._by_leader(self._filters, sequence=last[0] + 1) is not None:
-            return self._by_leader(self._filters) or last
-        return last
+        if last is None:
+            return None
+        # The replica of the consumer lags if the leader has a later one.
+        if self._by_leader(self._filters, sequence=last[0] + 1) is None:
+            return last
+        return self._by_leader(self._filters) or last
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """See `StreamProbe.first_of_all_after`."""
@@ -202,23 +233,30 @@ class ConsumerProbe(StreamProbe):
             except PermissionDenied as error:
                 if not self._filters:
                     raise
-                log.info(
-                    "stream %s: %s; only messages that match are looked at", self._stream, error
-                )
+                problem = "stream %s: %s; only messages that match are looked at"
+                log.info(problem, self._stream, error)
                 self._sees_all = False
         return self._since(self._filters, nanoseconds)
 
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
         where = _beginning(start)
         found = self._ask(filters, where).first or self._by_leader(filters, **start)
+        if found is not None:
+            return found
+        # As many consumers in a row must find nothing.
         for _ in range(CONFIRMATIONS - 1):
-            if found is not None or self.certain:
-                break
+            if self.certain:
+                return None
             found = self._ask(filters, where).first
-        return found
+            if found is not None:
+                return found
+        return None
 
     def _by_leader(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
-        """Return what the leader of a stream with several replicas finds; None also if the account may not ask it."""
+        """Return what the leader of a stream with several replicas finds.
+
+        None also if the account may not ask it.
+        """
         if not self._replicated:
             return None
         if len(filters) > FEW_FILTERS:
@@ -272,7 +310,10 @@ class ConsumerProbe(StreamProbe):
 
 
 def _beginning(start: Mapping[str, int]) -> dict[str, Any]:
-    """Return where a consumer begins: at a ``sequence``, a time (``nanoseconds``), or the last message."""
+    """Return where a consumer begins, in the fields of a consumer.
+
+    At a ``sequence``, a time (``nanoseconds``), or the last message.
+    """
     if "sequence" in start:
         return {"start_sequence": start["sequence"]}
     if "nanoseconds" in start:
@@ -281,25 +322,31 @@ def _beginning(start: Mapping[str, int]) -> dict[str, Any]:
 
 
 class DirectProbe(StreamProbe):
-    """A `StreamProbe` without a consumer. `JetStreamError` is raised where the stream cannot be read by Direct Gets.
+    """A `StreamProbe` without a consumer.
 
-    The stream's leader is asked for the position of a message: a replica or mirror may answer a Direct Get from an
-    older state, or from other messages. It needs the permissions STREAM.INFO, STREAM.MSG.GET and DIRECT.GET.
+    It raises `JetStreamError` where the stream cannot be read by Direct Gets. It asks the stream's
+    leader for the position of a message: a replica or mirror may answer a Direct Get from an older
+    state, or from other messages. It needs the permissions STREAM.INFO, STREAM.MSG.GET and
+    DIRECT.GET.
     """
 
     direct = True
 
     def check(self, state: StreamSummary) -> None:
-        """Raise `JetStreamError` if the server is too old; `check_retention` knows whether the stream allows it."""
+        """Raise `JetStreamError` if the server is too old.
+
+        `check_retention` knows whether the stream allows Direct Gets.
+        """
         self._requests.call(check_server)
 
     def pending(self, first: int) -> int:
         """See `Probe.pending`. Return 0 only when the leader confirms it.
 
-        Only a Direct Get counts without a consumer. The replica that answers may lack the latest messages, and still
-        have removed ones: two answers may disagree.
+        Only a Direct Get counts without a consumer. The replica that answers may lack the latest
+        messages, and still have removed ones: two answers may disagree.
         """
-        subjects, total = self._filters or (">",), 0
+        subjects = self._filters or (">",)
+        total = 0
         with advice():
             for at in range(0, len(subjects), _AT_ONCE):
                 some = subjects[at : at + _AT_ONCE]
@@ -308,16 +355,23 @@ class DirectProbe(StreamProbe):
 
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
         lookup: Callable[..., list[RawMessage]] = last_messages
-        if start:
-            lookup = next_messages if "sequence" in start else first_messages
+        if "sequence" in start:
+            lookup = next_messages
+        elif "nanoseconds" in start:
+            lookup = first_messages
         found = self._requests.call(partial(lookup, stream=self._stream, subjects=filters, **start))
+        # One for each filter.
         positions = [(message.sequence, message.time) for message in found]
-        return (min if start else max)(positions, default=None)
+        if start:
+            return min(positions, default=None)
+        return max(positions, default=None)
 
     def _pending(self, connection: Connection, subjects: Sequence[str], first: int) -> int:
         """Return how many messages match one of the subjects from a sequence on."""
         check_server(connection)
-        total, left, mirror = 0, subjects, ""
+        total = 0
+        left = subjects
+        mirror = ""  # that answered last in place of the stream
         for _ in range(1 + _MIRROR_ANSWERS):
             mirrored: list[str] = []
             endings: dict[str, EndOfBatch] = {}
@@ -328,6 +382,7 @@ class DirectProbe(StreamProbe):
                     mirrored.append(subject)
                     mirror = answer.stream
                 else:
+                    # The message of the answer, and those that follow.
                     total += answer.pending() + 1
             self._confirm(connection, endings, first)
             left = mirrored
@@ -338,19 +393,17 @@ class DirectProbe(StreamProbe):
     def _answers(
         self, connection: Connection, subjects: Sequence[str], first: int
     ) -> dict[str, DirectBatch | EndOfBatch]:
-        """Return what answers first to a Direct Get of one message of each subject."""
+        """Return the first answer to a Direct Get of one message of each subject."""
         answers: dict[int, DirectBatch | EndOfBatch] = {}
+        request = jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self._stream)
+        context = f"count messages of stream {self._stream} by direct gets"
         with connection.inbox(whole=True) as inbox:
             for number, subject in enumerate(subjects):
                 filtered = subject if self._filters else None
                 body = jsapi.direct_request(first, filtered, batch=1, max_bytes=_MAX_BYTES)
-                inbox.publish(
-                    jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self._stream), body, number
-                )
+                inbox.publish(request, body, number)
             while len(answers) < len(subjects):
-                frames = receive(
-                    connection, inbox, f"count messages of stream {self._stream} by direct gets"
-                )
+                frames = receive(connection, inbox, context)
                 for answer in read_answers(frames, inbox.subject):
                     answers.setdefault(answer.number, answer)
         return {subject: answers[number] for number, subject in enumerate(subjects)}
@@ -358,16 +411,16 @@ class DirectProbe(StreamProbe):
     def _confirm(
         self, connection: Connection, endings: Mapping[str, EndOfBatch], first: int
     ) -> None:
-        """Raise `JetStreamError` unless the statuses say that no message matches, and the leader agrees."""
+        """Raise `JetStreamError` unless no message matches, by the statuses and by the leader."""
         if not endings:
             return
         context = f"read stream {self._stream} (option stream)"
+        look = partial(stream_info, connection, self._stream, context)
         for ending in endings.values():
-            check_ending(
-                ending, self._stream, partial(stream_info, connection, self._stream, context)
-            )
+            check_ending(ending, self._stream, look)
         sequence = next_at_leader(connection, self._stream, tuple(endings), first)
         if sequence is not None:
             raise AnswerRejected(
-                f"a server that answered does not have message {sequence} of stream {self._stream} (yet)"
+                f"a server that answered does not have message {sequence} of stream "
+                f"{self._stream} (yet)"
             )
