@@ -145,7 +145,8 @@ class SourceOptions(SideOptions):
         NamePattern(),
     )
     stream_metadata: tuple[str, ...] = option(
-        "read all streams whose metadata has each of these keys with this value; with `streamPattern` both must hold",
+        "read all streams whose metadata has each of these keys with this value; "
+        "with `streamPattern` both must hold",
         CommaList(Pair(), "pairs key=value"),
         value=(),
     )
@@ -218,7 +219,8 @@ class SourceOptions(SideOptions):
     )
     # How much goes into one task.
     min_partitions: int = option(
-        "at least this many tasks for all streams of a micro-batch, if there are that many messages",
+        "at least this many tasks for all streams of a micro-batch, "
+        "if there are that many messages",
         Whole(1, 100_000),
         "1",
     )
@@ -244,13 +246,15 @@ class SourceOptions(SideOptions):
         "false",
     )
     dead_letters_of: str | None = option(
-        "read the messages that consumers of this stream gave up, which `spark-jetstream dead-letters keep` keeps",
+        "read the messages that consumers of this stream gave up, "
+        "which `spark-jetstream dead-letters keep` keeps",
         Name("stream", single=True),
         **_TABLE,
     )
     # A Key-Value bucket.
     bucket: str | None = option(
-        "the Key-Value bucket to read: a batch reads its current table, a streaming query its changes",
+        "the Key-Value bucket to read: a batch reads its current table, "
+        "a streaming query its changes",
         Identifier(252),
     )
     keys: tuple[str, ...] = option(
@@ -267,12 +271,14 @@ class SourceOptions(SideOptions):
         "a stream has every revision as it comes",
     )
     as_of_revision: int | None = option(
-        "read the table of `bucket` as it was when this revision, a sequence of its stream, was the last one",
+        "read the table of `bucket` as it was when this revision, "
+        "a sequence of its stream, was the last one",
         Whole(1),
         **_TABLE,
     )
     as_of_timestamp: int | None = option(
-        "read the table of `bucket` as it was at this time, before the first revision stored after it",
+        "read the table of `bucket` as it was at this time, "
+        "before the first revision stored after it",
         Time(),
         **_TABLE,
     )
@@ -282,7 +288,8 @@ class SourceOptions(SideOptions):
         Identifier(251),
     )
     path_glob_filter: str | None = option(
-        "read only objects whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; needs `objectBucket`",
+        "read only objects whose names match this pattern with `*`, `?`, "
+        "`[a-z]` and `{a,b}`; needs `objectBucket`",
         NamePattern(),
     )
     content_off: bool = option(
@@ -404,7 +411,8 @@ class SourceOptions(SideOptions):
         end = self.ending_timestamp
         if end is not None and end < start:
             raise OptionError(
-                f"option endingTimestamp ({rfc3339(end)}) is before startingTimestamp ({rfc3339(start)})",
+                f"option endingTimestamp ({rfc3339(end)}) "
+                f"is before startingTimestamp ({rfc3339(start)})",
                 option="endingTimestamp",
             )
 
@@ -443,7 +451,8 @@ class SourceOptions(SideOptions):
         most = self.max_messages_per_trigger
         if least is not None and most is not None and least > most:
             raise OptionError(
-                f"option minMessagesPerTrigger ({least}) is larger than maxMessagesPerTrigger ({most})",
+                f"option minMessagesPerTrigger ({least}) "
+                f"is larger than maxMessagesPerTrigger ({most})",
                 option="minMessagesPerTrigger",
             )
         return self
@@ -464,6 +473,7 @@ def _check_order(start: Mapping[str, int], end: Mapping[str, int]) -> None:
     for stream, first in start.items():
         if end.get(stream, first) < first:
             raise OptionError(
-                f'option endingOffsets stops "{stream}" before {end[stream]}, but startingOffsets begins at {first}',
+                f'option endingOffsets stops "{stream}" before {end[stream]}, '
+                f"but startingOffsets begins at {first}",
                 option="endingOffsets",
             )
