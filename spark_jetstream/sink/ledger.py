@@ -406,6 +406,7 @@ class Ledger:
             except StreamNotFound:
                 log.warning("stream %s was deleted since, and what was stored in it is gone", name)
                 continue
+            stored.use_doubled()
             self._stored[name] = stored
             self._entry.streams[name] = {"created": state.created, "next": first}
             self._scanned[name] = state.last_seq

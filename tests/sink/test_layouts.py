@@ -178,6 +178,20 @@ class TestExactlyOnce:
         assert job.commit(reports) == 9 - before
         assert payloads(s) == "aaaaaabbb"
 
+    @pytest.mark.parametrize("after", [("aaaa",), ("aaa", "a"), ("aa", "aa")])
+    def test_rows_that_were_stored_with_one_id_are_not_stored_again_in_one_task(
+        self, admin: Publisher, after: Sequence[str], s: Stream
+    ) -> None:
+        """Their tasks were further apart than the duplicate window."""
+        sink = Sink.exactly(s.url)
+        first = Job(sink, "1", layout("a", "a", "a", "a"))
+        for partition in range(3):
+            first.write(partition)
+            forget(admin, "S", "s")
+        assert (payloads(s), len(set(ids(s)))) == ("aaa", 1)
+        Job(sink, "2", layout(*after)).finish()
+        assert payloads(s) == "aaaa"
+
     def test_a_commit_that_died_among_its_copies_is_repeated(
         self, admin: Publisher, s: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
