@@ -114,15 +114,17 @@ def _commands(row: RefusedRow, kept: Sequence[bytes]) -> list[bytes]:
 
 def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
     """Return the message id of a dead letter."""
-    if row.message_id is not None and len(row.message_id) <= _LONGEST:
-        in_column = row.rows.msg_id is not None and row.rows.msg_id[row.index].is_valid
-        if not in_column or identifier.task.has_made(row.message_id):
+    own = None if row.rows.msg_id is None else row.rows.msg_id[row.index].as_py()
+    # A row with a fault was given no id by the sink, and has that of the user in each partition.
+    message_id = row.message_id or own
+    if message_id is not None and len(message_id) <= _LONGEST:
+        if own is None or identifier.task.has_made(message_id):
             # The ledger finds it by this form (`sink.id_keys`). Rows of groups have made ids in the
             # column.
-            return row.message_id + b".dead"
+            return bytes(message_id + b".dead")
         # The user's id belongs to a stream, so a row for another one may have it, too.
         place = blake2b(row.raw_subject, digest_size=8).hexdigest().encode()
-        return b".".join((row.message_id, place, b"dead"))
+        return b".".join((message_id, place, b"dead"))
     # Not the row's own id: with it, the server would drop the row itself as a duplicate of its dead
     # letter.
     alone = replace(row.rows.take(np.array([row.index])), msg_id=None)

@@ -326,10 +326,8 @@ class Plan:
             lines.append(f"Dead-Letter-Size: {len(data)}")
             data = b"cut"
         if self._has_ids:
-            sent = (
-                code or row.why == "too long"
-            )  # only these have got their ids before they were refused
-            lines.append(f"id of {row.values.get('msg_id') or prefix if sent else prefix}, dead")
+            own = None if row.why == "msg_id" else row.values.get("msg_id")
+            lines.append(f"id of {own or prefix}, dead")
         return Content(self.dead, self.options["deadLetterSubject"], tuple(sorted(lines)), data)
 
     @property

@@ -349,6 +349,20 @@ class TestExactlyOnce:
         assert Job(sink, "2", [group[::-1]], names).finish() == 0
         assert payloads(dead) == "ab"
 
+    @pytest.mark.parametrize("delivery", ["deduplicated", "exactly-once"])
+    def test_dead_letters_of_rows_with_ids_of_users_are_stored_once(
+        self, make: MakeStream, delivery: str
+    ) -> None:
+        s, dead = make(), make("DEAD", duplicate_window=120 * SECOND)
+        sink = Sink(s.url, delivery=delivery, deadLetterSubject="dead.row").started()
+        bad = [row("a", subject="s.a b", msg_id="1"), row("b", subject="s.a b", msg_id="2")]
+        other = {"data": None, "subject": "s.a", "msg_id": "3"}
+        names = (*PLAIN, "msg_id")
+        Job(sink, "1", [bad, [other]], names).tasks()
+        assert Job(sink, "2", [[other, bad[1]], [bad[0]], [bad[0]]], names).finish() == 0
+        assert payloads(dead) == "ab"
+        assert len(seen(dead)) == 3
+
     def test_copies_go_where_a_stream_renames_them(
         self, make: MakeStream, admin: Publisher
     ) -> None:

@@ -310,10 +310,11 @@ def test_rows_that_could_not_even_be_sent_make_clean_letters() -> None:
     assert headers[1]["Dead-Letter-Subject"] == ["a  Nats-Rollup: all"]
     assert headers[2]["Dead-Letter-Subject"] == [""]
     assert headers[2]["B"] == ["2"]
-    for each in ids:
-        # Not the row's own id: once put right, the row itself must not be taken for its letter.
+    # Not the row's own id: once put right, the row itself must not be taken for its letter.
+    for own, each in zip([b"good", b"b", None, b"d", None, None], ids, strict=True):
         assert each is not None
-        assert each.startswith(DEAD_PREFIX.encode())
+        assert each.startswith(DEAD_PREFIX.encode() if own is None else own + b".")
+        assert own is None or each.endswith(b".dead")
     assert len(set(ids)) == 6
     assert letters_of(refused[::-1])[2] == ids[::-1]
     # Rows that come again in other portions have the same letters.
