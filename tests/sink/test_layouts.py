@@ -548,6 +548,15 @@ class TestDeduplicated:
             ):
                 job.finish()
 
+    def test_equal_rows_have_no_copies_where_a_stream_renames_them(self, make: MakeStream) -> None:
+        s = make(duplicate_window=120 * SECOND, subject_transform={"src": "s.>", "dest": "moved.>"})
+        job = Job(Sink(s.url), "1", [self.PARTS[0], self.PARTS[0]], ORIGIN)
+        with pytest.raises(
+            DeliveryError, match=r"equal rows in stream S, which stores .*subject_transform"
+        ):
+            job.finish()
+        assert payloads(s) == "aa"
+
     def test_other_rows_have_the_partition_in_their_ids(self, s: Stream) -> None:
         sink = Sink(s.url)
         first, second = (
