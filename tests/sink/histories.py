@@ -168,6 +168,10 @@ class Content(NamedTuple):
     data: bytes
 
 
+Sent = tuple[Content, tuple[object, ...]]
+"""A message, and what the stream does not show of its row: rows with the same of both are equal to the sink."""
+
+
 class Fault(NamedTuple):
     """What happens when an attempt has done so many steps."""
 
@@ -279,11 +283,20 @@ class Plan:
 
     def contents(self, batch: int, partition: int, rows: Sequence[Row]) -> Iterator[Content]:
         """The messages that the rows of a task become, in their order. A row that fails the task becomes none."""
+        return (content for content, _ in self.sent(batch, partition, rows))
+
+    def sent(self, batch: int, partition: int, rows: Sequence[Row]) -> Iterator[Sent]:
+        """The same, with what else the message ids tell apart: messages of different rows may look the same."""
+        # Ids of the content do not have the origin in them.
+        origin = () if "messageIds" in self.options else ("stream", "sequence")
+        # A dead letter has neither the TTL nor the expected sequence of its row.
+        apart = ("ttl", "expected_last_subject_sequence", *origin)
         for row in rows:
+            rest = tuple(row.values.get(name) for name in apart)
             if row.why is None:
-                yield self._message(row.values, self.prefix(batch, partition))
+                yield self._message(row.values, self.prefix(batch, partition)), rest
             elif "deadLetterSubject" in self.options:
-                yield self._dead_letter(row, self.prefix(batch, partition))
+                yield self._dead_letter(row, self.prefix(batch, partition)), rest
 
     def _message(self, values: dict[str, Any], prefix: str) -> Content:
         lines, data = _header_lines(values), values["data"] or b""

@@ -34,6 +34,7 @@ from tests.sink.histories import (
     Plan,
     Row,
     Run,
+    Sent,
     planned,
 )
 from tests.sink.history_world import Attempt, Turns, World, count_steps
@@ -246,31 +247,32 @@ class History:
 
     # What must be stored
 
-    def _contents(self, task: Task, rows: Sequence[Row], *, most: bool = False) -> Counter[Content]:
-        found = Counter(self.plan.contents(task.batch, task.partition, rows))
+    def _sent(self, task: Task, rows: Sequence[Row], *, most: bool = False) -> Counter[Sent]:
+        found = Counter(self.plan.sent(task.batch, task.partition, rows))
         # Equal rows are one row, if the ids are those of the content and the stream remembers them.
         once = "messageIds" in self.plan.options and not (most and self.plan.window == SHORT)
         return Counter(set(found)) if once else found
 
     def _wanted(self, tasks: Mapping[Task, Sequence[Row]], *, most: bool) -> Counter[Content]:
         """Return how often each message is stored at most, or at least, if these tasks have begun, or are done."""
-        by_run: dict[tuple[int, int], Counter[Content]] = {}
+        # By rows: another run may have other rows in its tasks, whose messages look the same.
+        by_run: dict[tuple[int, int], Counter[Sent]] = {}
         for task, rows in tasks.items():
             wanted = by_run.setdefault((task.batch, task.run), Counter())
-            contents = self._contents(task, rows, most=most)
+            sent = self._sent(task, rows, most=most)
             # Equal rows of two tasks have one message until the driver has stored the other.
             shared = self.plan.free and not most and task.batch not in self._committed
             once = "messageIds" in self.plan.options and not (most and self.plan.window == SHORT)
             if shared or once:
-                wanted |= contents
+                wanted |= sent
             else:
-                wanted += contents
-        by_batch: dict[int, Counter[Content]] = {}
+                wanted += sent
+        by_batch: dict[int, Counter[Sent]] = {}
         for (batch_number, _), wanted in by_run.items():
             by_batch.setdefault(batch_number, Counter()).update(
                 wanted - by_batch.get(batch_number, Counter())
             )
-        return sum(by_batch.values(), Counter())
+        return _contents(sum(by_batch.values(), Counter()))
 
     def _check(self) -> None:
         found = self.world.stored()
@@ -295,7 +297,7 @@ class History:
         assert not owed - stored, f"not stored: {_shown(owed - stored)}"
         if self.plan.counted:
             for task, report in self._reports:
-                contents = self._contents(task, self._begun[task])
+                contents = _contents(self._sent(task, self._begun[task]))
                 mine = {
                     one
                     for one in contents
@@ -340,11 +342,19 @@ class History:
     def _check_count(self, task: Task, error: RowRefused) -> None:
         """A task that fails names no more rows as stored than there are."""
         if self.plan.counted:
-            wanted = self._contents(task, self._begun[task])
+            wanted = _contents(self._sent(task, self._begun[task]))
             mine = Counter(
                 {one: count for one, count in wanted.items() if one.stream != self.plan.dead}
             )
             assert (Counter(one for one, _ in self.world.stored()) & mine).total() >= error.stored
+
+
+def _contents(sent: Counter[Sent]) -> Counter[Content]:
+    """How often each message is there, whichever rows it is."""
+    found: Counter[Content] = Counter()
+    for (content, _), count in sent.items():
+        found[content] += count
+    return found
 
 
 def _own_id(one: Content) -> tuple[str, ...]:
