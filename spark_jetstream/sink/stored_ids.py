@@ -59,7 +59,8 @@ class StoredIds:
         self._sort()
         again = np.zeros(len(self._keys), np.bool_)
         again[1:] = self._keys[1:] == self._keys[:-1]
-        # A schedule shares its id with the messages that it has published, and is no other row.
+        # A schedule shares its id with the messages that it has published, and is no other row. Of
+        # guarded rows the stream takes one.
         at = np.flatnonzero(again & (self._marks == 0))
         rows, _ = rows_of_keys(self._keys[at])
         for row, sequence in zip(rows.tolist(), self._sequences[at].tolist(), strict=True):

@@ -99,6 +99,27 @@ def test_numbers_that_are_free_are_used() -> None:
     assert found.missing == [Missing([6, 9], [PREFIX + A, PREFIX + A + b".2"])]
 
 
+def test_messages_with_one_id_are_equal_rows() -> None:
+    """The stream had forgotten the id between two tasks, whose rows may be in one task now."""
+    names = pa.array([PREFIX + A + number for number in (b"", b".1", b".2", b".3", b".4")])
+    messages = [(PREFIX + A, 1), (PREFIX + A, 5), (PREFIX + A + b".2", 7), (PREFIX + A, 8)]
+    found = stored(*messages, (PREFIX + B, 2), (PREFIX + B, 3))
+    assert found.find(names).tolist() == [1, 0, 7, 0, 0]
+    found.use_doubled()
+    assert found.find(names).tolist() == [1, 5, 7, 8, 0]
+    # Another message that comes later is no other row, and none is two rows.
+    found.add(names[1:2], claims(9), np.zeros(1, np.uint8))
+    found.add(names[:1], claims(10), np.zeros(1, np.uint8))
+    assert found.find(names).tolist() == [1, 9, 7, 8, 0]
+
+
+@pytest.mark.parametrize("mark", [GUARDED, SCHEDULED])
+def test_schedules_and_guarded_rows_have_one_message_of_an_id(mark: int) -> None:
+    found = stored((PREFIX + A, 1), (PREFIX + A, 5), marks=[mark, mark])
+    found.use_doubled()
+    assert found.find(pa.array([PREFIX + A, PREFIX + A + b".1"])).tolist() == [1, 0]
+
+
 def test_dead_letters_are_rows_of_their_own() -> None:
     letters = [PREFIX + A, PREFIX + A + b".dead", PREFIX + b"dead." + A]
     found = balance(
