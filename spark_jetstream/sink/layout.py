@@ -44,8 +44,6 @@ def is_adaptive(
 
 
 def depends_on_layout(options: SinkOptions, columns: Sequence[str]) -> bool:
-    """Whether all rows of a write, which may be written again, have their partition in their message ids."""
-    if options.bucket is not None or options.object_bucket is not None:
-        return False
+    """Whether all rows of a write to subjects have their partition in their message ids."""
     scheme = Scheme.of(options.delivery, options.message_ids, columns)
     return scheme is not None and scheme.partition and not scheme.origin

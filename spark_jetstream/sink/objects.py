@@ -19,9 +19,11 @@ from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.columns import BYTES, LEFT_OUT_TIME, MAPS, NUMBER, TEXT, Columns, Types
-from spark_jetstream.sink.preflight import HINT
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.task import WriteTask
+
+HINT = " (option objectBucket)"
+"""The end of errors about an Object Store bucket."""
 
 
 class ObjectColumns(Columns):

@@ -16,9 +16,9 @@ from spark_jetstream.errors import DeliveryError, OptionError, RowRefused, Schem
 from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import encode
+from spark_jetstream.sink.portions import record_batches
 from spark_jetstream.sink.rows import RefusedRow
 from spark_jetstream.sink.task import WriteTask
-from spark_jetstream.sink.writer import record_batches
 from tests.support.calls import writer_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message

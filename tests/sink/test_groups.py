@@ -26,7 +26,6 @@ from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.grouped import Grouped
 from spark_jetstream.sink.groups import sorted_out, whole_groups
 from spark_jetstream.sink.known_groups import questions
-from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.publisher import Publisher as SinkPublisher
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.task import WriteTask
@@ -79,9 +78,7 @@ def made(server: NatsServer, admin: Publisher, **config: Any) -> Stream:
 def sink(
     url: str, delivery: str = "deduplicated", columns: Sequence[str] = COLUMNS, **options: object
 ) -> Sink:
-    found = Sink(url, delivery=delivery, stream="S", **options)
-    check_start(found.connect, found.options, columns)
-    return found
+    return Sink(url, delivery=delivery, stream="S", **options).started(columns)
 
 
 def rows(groups: Sequence[str | None], size: int = 0, **more: Any) -> pa.RecordBatch:
@@ -361,7 +358,7 @@ def test_a_stream_that_does_not_take_groups(server: NatsServer, admin: Publisher
     with pytest.raises(
         OptionError, match='option stream must name the stream for column "atomic_group"'
     ):
-        check_start(without.connect, without.options, COLUMNS)
+        without.started(COLUMNS)
     s.update(allow_atomic=True)
     through = sink(server.url)
     s.update()

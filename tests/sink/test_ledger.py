@@ -23,7 +23,6 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import ledger, preflight, publisher
 from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM
 from spark_jetstream.sink.ledger_bucket import bucket_config
-from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.stream_warnings import check_interval
 from spark_jetstream.sink.task import WriteTask
@@ -38,6 +37,7 @@ from tests.support.sinking import (
     Died,
     Sink,
     batch,
+    dataset_of,
     die,
     forget,
     numbers,
@@ -50,6 +50,11 @@ from tests.support.sinking import (
 from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
+
+
+def start(connect: Callable[[float], Connection], options: SinkOptions) -> None:
+    """Check what options name before the first row."""
+    dataset_of(options).start(connect)
 
 
 def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None:
@@ -968,7 +973,7 @@ class TestStart:
                 asked.append(patience)
                 return connect(given.connection, patience=patience)
 
-            check_start(reached, given)
+            start(reached, given)
 
         check("batch-1")
         assert set(asked) == {7.0}
@@ -984,9 +989,9 @@ class TestStart:
     @pytest.mark.parametrize(
         ("look", "given"),
         [
-            (check_start, {}),
-            (check_start, {"bucket": "prices"}),
-            (check_start, {"objectBucket": "files"}),
+            (start, {}),
+            (start, {"bucket": "prices"}),
+            (start, {"objectBucket": "files"}),
             (ensure, {"ensureStream": "{}", "stream": "S"}),
         ],
     )

@@ -15,7 +15,6 @@ import pytest
 from spark_jetstream.errors import DeliveryError, RowRefused
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.sink.id_reader import IdReader
-from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.rollups import Rollups
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
@@ -48,9 +47,8 @@ def made(server: NatsServer, admin: Publisher, **config: Any) -> Stream:
 
 
 def sink(url: str, delivery: str, *columns: str, **options: object) -> Sink:
-    found = Sink(url, delivery=delivery, stream="S", requestTimeout="2s", **options)
-    check_start(found.connect, found.options, columns)
-    return found
+    made = Sink(url, delivery=delivery, stream="S", requestTimeout="2s", **options)
+    return made.started(dict.fromkeys(("data", "subject", *columns)))
 
 
 def rolled(rows: Triples) -> pa.RecordBatch:

@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, arrow_schema
 from spark_jetstream.sink.columns import SinkColumns
+from spark_jetstream.sink.portions import record_batches
 from spark_jetstream.sink.row_reading import rows_of
-from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.calls import ROWS, data_source, store, stored, writer_of

@@ -15,16 +15,16 @@ import pytest
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.sink.batch_commit import BatchCommit
 from spark_jetstream.sink.columns import SinkColumns
-from spark_jetstream.sink.kv import BucketColumns
-from spark_jetstream.sink.kv_task import write_bucket
-from spark_jetstream.sink.objects import ObjectColumns, write_objects
-from spark_jetstream.sink.preflight import check_start
+from spark_jetstream.sink.kinds.keys import KeySink
+from spark_jetstream.sink.kinds.kind import SinkKind
+from spark_jetstream.sink.kinds.messages import MessageSink
+from spark_jetstream.sink.kinds.objects import ObjectSink
+from spark_jetstream.sink.kinds.table import sink_kind
+from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.sink.rows import Rows
-from spark_jetstream.sink.task import WriteTask, write_task
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK, api, part_of, pulls, wait_until
 from tests.support.streams import Stream
@@ -45,6 +45,12 @@ KINDS: Mapping[str, tuple[str, pa.DataType]] = {
     ),
     "headers": ("map<string,array<string>>", HEADERS),
     "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
+}
+#: The columns that rows must have.
+REQUIRED: Mapping[type[SinkKind], tuple[str, str]] = {
+    MessageSink: ("data", "subject"),
+    KeySink: ("key", "value"),
+    ObjectSink: ("name", "content"),
 }
 TASK = WriteTask("q", 1, 0)
 SECOND = 1_000_000_000  # nanoseconds
@@ -72,9 +78,9 @@ class Sink:
         """A sink that stores each row once, and the ledger for it."""
         return cls(servers, **{"delivery": "exactly-once", **given}).started()
 
-    def started(self) -> Sink:
+    def started(self, names: Iterable[str] | None = None) -> Sink:
         """The sink, after the checks before the first row; exactly-once has its ledger then."""
-        check_start(self.connect, self.options)
+        dataset_of(self.options, names).start(self.connect)
         return self
 
     def write(
@@ -87,15 +93,10 @@ class Sink:
         """What one attempt of the task reports. A list of batches has its own columns, others those in `names`."""
         if names is None and isinstance(batches, list) and batches:
             names = batches[0].schema.names
+        dataset = dataset_of(self.options, names)
         if self.options.bucket is not None:
-            keyed = BucketColumns.check(_fields(names or ("key", "value")))
-            bucket = check_start(self.connect, self.options)
-            return write_bucket(batches, self.connect, self.options, keyed, bucket, task)
-        if self.options.object_bucket is not None:
-            named = ObjectColumns.check(_fields(names or ("name", "content")))
-            return write_objects(batches, self.connect, self.options, named, task)
-        columns = SinkColumns.check(_fields(names or ("data", "subject")), self.options.subject)
-        return write_task(batches, self.connect, self.options, columns, task)
+            dataset.start(self.connect)
+        return dataset.write(batches, self.connect, task)
 
     def commit(
         self,
@@ -106,9 +107,14 @@ class Sink:
     ) -> int:
         """End a batch whose tasks have reported this, as the driver does. Return how many copies were stored."""
         repeatable = not task.write.startswith("w-once")
-        return BatchCommit(self.connect, self.options, task, tuple(names), repeatable).finish(
-            reports
-        )
+        dataset = dataset_of(self.options, names)
+        return dataset.finish(self.connect, task, reports, repeatable=repeatable)
+
+
+def dataset_of(options: SinkOptions, names: Iterable[str] | None = None) -> SinkKind:
+    """The dataset that options name, for rows with these columns, by default those that they must have."""
+    kind = sink_kind(options.given())
+    return kind(options, _fields(REQUIRED[kind] if names is None else names))
 
 
 def _fields(names: Iterable[str]) -> list[tuple[str, str]]:
