@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
-from spark_jetstream.sink import ledger, preflight, stream_warnings
+from spark_jetstream.sink import preflight, stream_warnings
+from spark_jetstream.sink.kinds.messages import MessageSink
+from spark_jetstream.sink.ledger import LedgerTimes
 from spark_jetstream.testing import NatsServer
 from tests.support.client import set_timing
 from tests.support.proxy import WireProxy
@@ -184,7 +186,7 @@ def no_election(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def quick_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease in the ledger is short, and nothing that an earlier test has checked counts."""
-    monkeypatch.setattr(ledger, "_LEASE", 0.3)
+    monkeypatch.setattr(MessageSink, "ledger_times", LedgerTimes(lease=0.3))
     for known in (preflight._checked, stream_warnings._warned):
         known.clear()
 

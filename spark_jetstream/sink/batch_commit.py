@@ -29,7 +29,7 @@ from spark_jetstream.sink.commands import INCREMENT
 from spark_jetstream.sink.equal_rows import Balance, Missing, balance, claimed_twice
 from spark_jetstream.sink.faults import shown_bytes
 from spark_jetstream.sink.id_reader import IdReader
-from spark_jetstream.sink.ledger import Ledger, other_rows
+from spark_jetstream.sink.ledger import Ledger, LedgerTimes, other_rows
 from spark_jetstream.sink.message_ids import COPIES, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
@@ -58,6 +58,7 @@ class BatchCommit:
     task: WriteTask
     columns: Sequence[str]
     repeatable: bool
+    ledger_times: LedgerTimes
 
     def finish(self, reports: Sequence[TaskReport]) -> int:
         """Store the copies of equal rows that are missing, and note in the ledger that the batch is done.
@@ -102,7 +103,7 @@ class BatchCommit:
 
     def _exactly_once(self, reports: Sequence[TaskReport]) -> int:
         task = replace(self.task, partition=COPIES)
-        ledger = Ledger(self.connect, self.options, task)
+        ledger = Ledger(self.connect, self.options, task, self.ledger_times)
         entry = ledger.batch.join()
         if entry.done:
             self._compare(entry.report or {}, reports)

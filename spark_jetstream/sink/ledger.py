@@ -30,41 +30,53 @@ least once in half a lease, and sends nothing when it has not seen its names for
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.client.requests import Connect, Requests, settled_info
+from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.arrow import IntArray, binaries
-from spark_jetstream.protocol.conventions import ledger_label
-from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
+from spark_jetstream.protocol.arrow import binaries
 from spark_jetstream.sink.fitness import refuse_unfit
-from spark_jetstream.sink.id_reader import IdReader
 from spark_jetstream.sink.ledger_batch import (
     TRIES,
     BatchRecord,
     begun_already,
     begun_by_old_release,
 )
-from spark_jetstream.sink.ledger_entry import BUCKET, OLD_RUN, STREAM, Slot, TaskEntry, fought_over
+from spark_jetstream.sink.ledger_entry import (
+    BUCKET,
+    OLD_RUN,
+    STREAM,
+    LedgerSlot,
+    TaskEntry,
+    fought_over,
+)
+from spark_jetstream.sink.ledger_search import BatchSearch, EarlierRows, StoredRows
+from spark_jetstream.sink.ledger_streams import NotedStreams, end_of
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.stored_ids import StoredIds
 from spark_jetstream.streams.lookup import streams_of
 
-__all__ = ["BUCKET", "FORGOTTEN", "REMEMBERED", "STREAM", "Ledger", "other_rows"]
+__all__ = [
+    "BUCKET",
+    "FORGOTTEN",
+    "REMEMBERED",
+    "STREAM",
+    "USUAL_TIMES",
+    "Ledger",
+    "LedgerTimes",
+    "other_rows",
+]
 
 log = logging.getLogger(__name__)
 
@@ -73,61 +85,73 @@ REMEMBERED = 30 * 86400.0
 FORGOTTEN = 86400.0
 """The same for one without, which cannot be run again."""
 
-_LEASE = 2.0  # seconds
-_STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent
 
-Places = dict[str, tuple[IntArray, IntArray]]
-"""By stream: the indices of rows that it has stored, and the sequences of their messages."""
+@dataclass(frozen=True)
+class LedgerTimes:
+    """How long the ledger waits, in seconds of `clock`, which is monotonic.
+
+    Within `lease` an attempt knows that another one has taken over. For `stragglers` a stream may
+    still store what an earlier attempt has sent. `wall_clock` has the time of day, in seconds since
+    the epoch.
+    """
+
+    lease: float = 2.0
+    stragglers: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+
+
+USUAL_TIMES = LedgerTimes()
 
 
 class Ledger:
     """The entry of one task, seen by one attempt.
 
-    Methods raise `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises. `resumed` says
-    whether an earlier attempt or run may have stored rows of the task. `renaming` has the noted streams that store
-    messages under other subjects than theirs.
+    Methods raise `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
+    `resumed` says whether an earlier attempt or run may have stored rows of the task. `batch` is
+    the entry of the batch.
     """
 
-    def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        options: SinkOptions,
+        task: WriteTask,
+        times: LedgerTimes,
+    ) -> None:
         self.resumed = False
-        self.renaming: set[str] = set()
-        self._requests = Requests(connect, options.connection.retry_timeout)
-        self.batch = BatchRecord(self._requests, task, _LEASE, time.monotonic)
         self._stream = options.stream
         self._task = task
-        self._slot = Slot(
-            self._requests, f"{task.write}.{task.place}", task.expires, TaskEntry.from_json
-        )
-        self._entry = TaskEntry(
-            task.batch, task.run, secrets.token_hex(8), _LEASE
-        )  # as this attempt writes it
-        self._reader = IdReader(self._requests, ledger_label(self._entry.attempt))
-        self._prefix = task.prefix.encode()
-        self._own_ids = False  # whether rows may have ids of the user's
-        self._scheduled = False  # whether rows may be schedules
-        self._seen = 0.0  # when the entry was last asked for and had this attempt's name
-        self._written = 0.0  # when this attempt last wrote its entry
-        self._window = float(
-            "inf"
-        )  # the shortest duplicate window of the noted streams, in seconds
-        self._patterns: dict[str, re.Pattern[str]] = {}  # the subjects of the noted streams
-        self._stored: dict[
-            str, StoredIds
-        ] = {}  # what earlier attempts have stored, and some of what this one has
-        self._taken_over = float("inf")  # when this attempt took the task over from another one
-        self._looked = float("inf")  # when it last looked for what that one has stored
-        self._scanned: dict[str, int] = {}  # up to which sequence of each stream it has looked
+        self._clock = times.clock
+        self._requests = Requests(connect, options.connection.retry_timeout)
+        self.batch = BatchRecord(self._requests, task, times.lease, times.clock, times.wall_clock)
+        key = f"{task.write}.{task.key_part}"
+        self._slot = LedgerSlot(self._requests, key, task.expires, TaskEntry.from_json)
+        # The entry as this attempt writes it.
+        self._entry = TaskEntry(task.batch, task.run, secrets.token_hex(8), times.lease)
+        # When this attempt last asked for the entry and found its own name there, or wrote it.
+        self._seen = 0.0
+        self._written = 0.0
+        self._streams = NotedStreams(self._requests)
+        self._search = BatchSearch(self._requests, self._streams, task, self._entry.attempt)
+        self._earlier = EarlierRows(self._search, self._streams, times.stragglers, times.clock)
+
+    @property
+    def renaming(self) -> set[str]:
+        """The noted streams that store messages under other subjects than theirs."""
+        return self._streams.renaming
 
     def open(self, *, own_ids: bool, scheduled: bool = False) -> TaskReport | None:
         """Take the task over. Return its report if it is done, or if its whole batch is.
 
-        `own_ids`: rows may have ids of the user's. `scheduled`: rows may be schedules, which the server removes.
+        `own_ids`: rows may have ids of the user's. `scheduled`: rows may be schedules, which the
+        server removes.
         """
-        self._own_ids = own_ids
-        self._scheduled = scheduled
+        self._search.own_ids = own_ids
+        self._search.scheduled = scheduled
         known = self._take()
         if self.batch.entry.done:
-            return self._of_batch_done(known)
+            return self._report_of_batch_done(known)
         if known is not None and _is_finished(known):
             return self._known_report(known)
         self._resume(known)
@@ -136,12 +160,12 @@ class Ledger:
     def _take(self) -> TaskEntry | None:
         """Make this attempt the owner of the task, unless the task or its batch is done.
 
-        Return what was noted of the task before. An entry of another run is passed over, unless the batch is done: the
-        rows may be in other partitions now.
+        Return the entry of the task before. An entry of another run does not count, unless the
+        batch is done: the rows may be in other partitions now.
         """
         batch = self.batch.join()
         for _ in range(TRIES):
-            known = self._known_of_batch()
+            known = self._entry_of_batch()
             if batch.done:
                 return known
             if known is not None and known.run != self._task.run:
@@ -154,8 +178,11 @@ class Ledger:
                 return known
         raise fought_over(self._slot)
 
-    def _known_of_batch(self) -> TaskEntry | None:
-        """Return the entry of the task, None if there is none of this batch. Raise for one of a later batch."""
+    def _entry_of_batch(self) -> TaskEntry | None:
+        """Return the stored entry of the task, None if it is of an earlier batch, or there is none.
+
+        Raises `DeliveryError` if it is of a later batch.
+        """
         known, self._slot.revision = self._slot.read()
         if known is None or known.batch < self._task.batch:
             return None
@@ -165,10 +192,13 @@ class Ledger:
             raise begun_by_old_release(self._task)
         return known
 
-    def _of_batch_done(self, known: TaskEntry | None) -> TaskReport:
-        """Return the report of a task whose batch is done; its counts are right if the partitions are the same."""
-        stored_elsewhere = dict(self.batch.entry.report or {}).get("streams", {})
-        self._refuse_other_target(list(stored_elsewhere))
+    def _report_of_batch_done(self, known: TaskEntry | None) -> TaskReport:
+        """Return the report of a task whose batch is done.
+
+        Its counts are right if the partitions are the same.
+        """
+        batch_report = self.batch.entry.report or {}
+        self._refuse_other_target(list(batch_report.get("streams", {})))
         return self._known_report(known)
 
     def _known_report(self, known: TaskEntry | None) -> TaskReport:
@@ -181,8 +211,9 @@ class Ledger:
     def compare(self, finished: TaskReport, rows: int, made: MessageIds) -> TaskReport:
         """Return the report of a task that has stored nothing, since its rows are stored already.
 
-        `finished` is what `open` returned, and `made` has got the `rows` rows of this attempt. Raises `DeliveryError`
-        if a task of the same run had other rows. The driver compares the rows of a batch that is done.
+        `finished` is the report that `open` returned, and `made` has got the `rows` rows of this
+        attempt. Raises `DeliveryError` if a task of the same run had other rows. The driver
+        compares the rows of a batch that is done.
         """
         same = (finished.rows, finished.content, finished.own) == (rows, made.content, made.own)
         if not self.batch.entry.done:
@@ -214,146 +245,137 @@ class Ledger:
             raise self._other_rows(f"{stored}, and option stream names {self._stream}")
 
     def begin(self, subjects: pa.BinaryArray, stream: str | None) -> frozenset[bytes]:
-        """Note the next sequence of `stream`, or of the streams that capture these subjects, unless it is noted.
+        """Note where `stream` ends, or the streams that capture these subjects, unless it is noted.
 
-        Return the subjects that no stream captures: the ledger could not find what is stored there later.
+        Return the subjects that no stream captures: the ledger could not find what is stored there
+        later.
         """
-        self._look_again()
+        self._earlier.search_again(self._entry.streams)
         if stream is not None:
-            self._note([stream])
+            self._note_streams([stream])
             return frozenset()
         names: list[str] = []
-        lost: set[bytes] = set()
+        uncaptured: set[bytes] = set()
         for raw in pc.unique(subjects).to_pylist():
             subject = raw.decode("utf-8", "replace")
-            if any(pattern.fullmatch(subject) for pattern in self._patterns.values()):
+            if self._streams.any_captures(subject):
                 continue
             capturing = self._requests.call(partial(streams_of, subject=subject))
             names += capturing
             if not capturing:
-                lost.add(raw)
-        self._note(names)
-        return frozenset(lost)
+                uncaptured.add(raw)
+        self._note_streams(names)
+        return frozenset(uncaptured)
 
     def check(self) -> None:
         """Return if this attempt owns the task, and will own it for half a lease. Raise `DeliveryError` if not.
 
         Entries that expire are written again when half of their time is over.
         """
+        self._wait_for_current_answers()
+        expires = self._task.expires
+        if expires is not None and self._clock() - self._written > expires / 2:
+            self.batch.renew()
+            self._write_or_fail()
+
+    def _wait_for_current_answers(self) -> None:
+        """Read both entries until the answers are current, unless that was half a lease ago."""
         lease = self._entry.lease
         patience = self._requests.retry_timeout
-        deadline, backoff = Deadline(patience), Backoff()
-        while time.monotonic() - min(self._seen, self.batch.seen) > lease / 2:
+        deadline = Deadline(patience)
+        backoff = Backoff()
+        while self._clock() - min(self._seen, self.batch.seen) > lease / 2:
             if deadline.expired:
                 raise OutageError(
-                    f"bucket {BUCKET} gave no current answer within {lease / 2:g} s, for {patience:g} s (option "
-                    "retryTimeout): nothing is sent without knowing that no other attempt has taken over"
+                    f"bucket {BUCKET} gave no current answer within {lease / 2:g} s, for "
+                    f"{patience:g} s (option retryTimeout): nothing is sent without knowing that "
+                    "no other attempt has taken over"
                 )
-            asked = time.monotonic()
+            asked = self._clock()
             if self._still_owned() and self.batch.still_owned():
                 self._seen = asked
             else:
                 backoff.pause(deadline)
-        expires = self._task.expires
-        if expires is not None and time.monotonic() - self._written > expires / 2:
-            self.batch.renew()
-            if not self._write():
-                raise self._superseded()
 
     def _still_owned(self) -> bool:
-        """Read the entry, and return whether the answer is current. Raise if it is another attempt's."""
+        """Read the entry, and return whether the answer is current.
+
+        Raises `DeliveryError` if the entry is another attempt's.
+        """
         entry, revision = self._slot.read()
         if revision < self._slot.revision:
-            # A server that was just elected leader may not have applied this attempt's last write yet.
+            # A server that was just elected leader may not have applied this attempt's last write
+            # yet.
             return False
         if entry is None or entry.attempt != self._entry.attempt:
             raise self._superseded()
         self._slot.revision = revision
         return True
 
-    def find(self, ids: pa.BinaryArray, subjects: pa.BinaryArray, stream: str | None) -> Places:
-        """Return which of these rows are stored, as far as it was read. `stream` is the only one that may store them.
+    def find(self, ids: pa.BinaryArray, subjects: pa.BinaryArray, stream: str | None) -> StoredRows:
+        """Return which of these rows are stored, as far as this attempt has read the streams.
 
-        A row is in one stream at most.
+        `stream` is the only one that may store them, if that is known. A row is in one stream at
+        most.
         """
-        return self._places(self._stored, ids, subjects, stream)
-
-    def _places(
-        self,
-        stored: Mapping[str, StoredIds],
-        ids: pa.BinaryArray,
-        subjects: pa.BinaryArray,
-        stream: str | None,
-    ) -> Places:
-        places: Places = {}
-        left = np.ones(len(ids), np.bool_)
-        for name, known in stored.items():
-            sequences = known.find(ids)
-            found = (sequences > 0) & left
-            if self._own_ids:
-                for index in np.flatnonzero(found).tolist():
-                    found[index] = self._is_row(
-                        ids[index].as_py(), subjects[index].as_py(), name, stream
-                    )
-            left &= ~found
-            indices = np.flatnonzero(found)
-            if len(indices):
-                places[name] = indices, sequences[indices]
-        return places
-
-    def _is_row(self, message_id: bytes, subject: bytes, name: str, stream: str | None) -> bool:
-        """Whether the message that stream `name` has with an id is a row with this id: users use ids in two streams."""
-        if self._task.has_made(message_id):
-            return True
-        if stream is not None:
-            return name == stream
-        return self._patterns[name].fullmatch(subject.decode("utf-8", "replace")) is not None
+        return self._earlier.find(ids, subjects, stream)
 
     def recall(
         self, age: float, after: Mapping[str, int], rows: Sequence[tuple[bytes, bytes, str | None]]
     ) -> list[tuple[str, int] | None]:
-        """Return where each of these rows is stored, given by id, subject and stream as for `find`; None if it is not.
+        """Return the stream and sequence of each of these rows, None for a row that is not stored.
 
-        It is None for all as long as the streams surely remember the ids: until `age`, the seconds since the rows were
-        first sent, is half a window. `after` holds the last sequence of each stream that was known then; the rows can
-        only be after it.
+        A row is its id, its subject and its stream as for `find`. The result is None for all as
+        long as the streams surely remember the ids: until `age`, the seconds since the rows were
+        first sent, is half a window. `after` holds the last sequence of each stream that was known
+        then; the rows can only be after it.
         """
-        places: list[tuple[str, int] | None] = [None] * len(rows)
-        if age < self._window / 2:
-            return places
+        if age < self._streams.duplicate_window / 2:
+            return [None] * len(rows)
         stored: dict[str, StoredIds] = {}
-        for name in self._entry.streams:
-            stored[name] = StoredIds(self._prefix, own=self._own_ids)
-            self._read_since(name, self._entry.streams[name], after.get(name, 0) + 1, stored[name])
+        for name, note in self._entry.streams.items():
+            stored[name] = self._search.nothing()
+            self._search.read_since(name, note, after.get(name, 0) + 1, stored[name])
+        messages = self._messages_of(rows, stored)
+        log.info(
+            "ledger entry %s: %d of %d rows without an answer are stored",
+            self._slot.key,
+            len(rows) - messages.count(None),
+            len(rows),
+        )
+        return messages
+
+    def _messages_of(
+        self,
+        rows: Sequence[tuple[bytes, bytes, str | None]],
+        stored: Mapping[str, StoredIds],
+    ) -> list[tuple[str, int] | None]:
+        """Return the stream and sequence of each row that is among the stored ids."""
+        messages: list[tuple[str, int] | None] = [None] * len(rows)
         for stream in {stream for _, _, stream in rows}:
             at = [index for index, row in enumerate(rows) if row[2] == stream]
             ids = binaries([rows[index][0] for index in at])
             subjects = binaries([rows[index][1] for index in at])
-            for name, (found, sequences) in self._places(stored, ids, subjects, stream).items():
-                for index, sequence in zip(found.tolist(), sequences.tolist(), strict=True):
-                    places[at[index]] = name, sequence
-        count = sum(place is not None for place in places)
-        log.info(
-            "ledger entry %s: %d of %d rows without an answer are stored",
-            self._slot.key,
-            count,
-            len(rows),
-        )
-        return places
+            found = self._search.rows_in(stored, ids, subjects, stream)
+            for name, (indices, sequences) in found.items():
+                for index, sequence in zip(indices.tolist(), sequences.tolist(), strict=True):
+                    messages[at[index]] = name, sequence
+        return messages
 
     def survey(self, *, own_ids: bool, scheduled: bool) -> dict[str, tuple[str, StoredIds]]:
-        """Take the driver's part of the batch, and return what each stream has stored of the whole batch.
+        """Take the driver's part of the batch. Return the ids of the batch that each stream has.
 
-        By stream: when it was created, and the ids. Left out are streams that were deleted since the batch began; what
-        a stream has removed is missing. `own_ids` and `scheduled` are those of `open`.
+        By stream: when it was created, and the ids. The result leaves out streams that were deleted
+        since the batch began; messages that a stream has removed are missing. `own_ids` and
+        `scheduled` are those of `open`.
         """
-        self._scheduled = scheduled
+        self._search.scheduled = scheduled
         self._wait(self._take())
+        prefix = self._task.prefix.encode()
         found: dict[str, tuple[str, StoredIds]] = {}
         for name, note in self.batch.entry.streams.items():
-            stored = StoredIds(self._prefix, own=own_ids)
             try:
-                state = self._state(name)
+                state = self._streams.state(name)
             except StreamNotFound:
                 state = None
             if state is None or state.created != note["created"]:
@@ -363,9 +385,10 @@ class Ledger:
                     self._task.where,
                 )
                 continue
-            self._reader.read(state, max(int(note["next"]), state.first_kept), stored)
-            self._entry.streams[name] = {"created": state.created, "next": state.last_seq + 1}
-            self._remember(state)
+            stored = StoredIds(prefix, own=own_ids)
+            self._search.read(state, max(int(note["next"]), state.first_kept), stored)
+            self._entry.streams[name] = end_of(state)
+            self._streams.add(state)
             found[name] = state.created, stored
         return found
 
@@ -373,8 +396,7 @@ class Ledger:
         """Note that the task is done."""
         self._entry.done = True
         self._entry.report = report.to_json()
-        if not self._write():
-            raise self._superseded()
+        self._write_or_fail()
 
     # Taking over
 
@@ -395,113 +417,53 @@ class Ledger:
             self._slot.key,
         )
         self._wait(known)
-        self._looked = self._taken_over = time.monotonic()
+        self._earlier.begin()
         # Rows of an earlier run may have been in any partition.
         notes = batch.streams if batch.earlier else self._entry.streams
         self._entry.streams = {}
         for name, note in notes.items():
-            stored = StoredIds(self._prefix, own=self._own_ids)
+            stored = self._search.nothing()
             try:
-                state, first = self._read_since(name, note, 1, stored)
+                state, first = self._search.read_since(name, note, 1, stored)
             except StreamNotFound:
                 log.warning("stream %s was deleted since, and what was stored in it is gone", name)
                 continue
             stored.use_doubled()
-            self._stored[name] = stored
+            self._earlier.add(name, stored, state.last_seq)
             self._entry.streams[name] = {"created": state.created, "next": first}
-            self._scanned[name] = state.last_seq
-            self._remember(state)
+            self._streams.add(state)
             if state.created != note["created"]:
                 self.batch.note_anew({name: self._entry.streams[name]})
-        count = sum(map(len, self._stored.values()))
-        log.info("ledger entry %s: %d rows are stored already", self._slot.key, count)
+        log.info("ledger entry %s: %d rows are stored already", self._slot.key, len(self._earlier))
 
-    def _look_again(self) -> None:
-        """Look for rows that the earlier attempt had in flight, before this one sends what streams may have forgotten.
-
-        The last look is so late that no row can come after it.
-        """
-        now = time.monotonic()
-        if (
-            now - self._looked < self._window / 2
-            or self._looked - self._taken_over > self._window + _STRAGGLERS
-        ):
-            return
-        self._looked = now
-        for name, last in self._scanned.items():
-            state, _ = self._read_since(
-                name, self._entry.streams[name], last + 1, self._stored[name]
-            )
-            self._scanned[name] = state.last_seq
-
-    def _read_since(
-        self, name: str, note: Mapping[str, Any], first: int, stored: StoredIds
-    ) -> tuple[StreamSummary, int]:
-        """Add what is stored from the noted sequence on, or `first`; return the state and where reading began."""
-        state = self._state(name)
-        first = max(first, int(note["next"]))
-        if state.created != note["created"]:
-            # The stream was deleted and made again: it has lost what was stored.
-            first = 1
-        elif state.first_kept > first and not self._published_only(state):
-            raise DeliveryError(
-                f"stream {name} has removed messages from sequence {first} to {state.first_kept - 1} since "
-                f"{self._task.where} was begun, so nobody can tell which of its rows are stored (option delivery): "
-                "keep messages longer, or let this batch through with deduplicated"
-            )
-        self._reader.read(state, first, stored)
-        if self._scheduled:
-            # A schedule that was published meanwhile, before it was read, is gone: its message comes after the end.
-            end = state.last_seq
-            state = self._state(name)
-            self._reader.read(state, end + 1, stored)
-        return state, first
-
-    def _published_only(self, state: StreamSummary) -> bool:
-        """Whether only schedules can be missing before the first message, which the server has published since."""
-        return self._scheduled and state.max_age <= 0 and not state.evicts
-
-    # Streams
-
-    def _note(self, names: Sequence[str]) -> None:
+    def _note_streams(self, names: Sequence[str]) -> None:
         """Note where streams end that were not noted before."""
         new = [name for name in names if name not in self._entry.streams]
         if not new:
             return
         for name in new:
-            state = self._state(name)
+            state = self._streams.state(name)
             refuse_unfit(state)
-            self._entry.streams[name] = {"created": state.created, "next": state.last_seq + 1}
-            self._remember(state)
-        # First for the batch: what this task stores must be found also by an attempt that has other rows.
-        self.batch.note({name: self._entry.streams[name] for name in new})
-        if not self._write():
-            raise self._superseded()
-
-    def _remember(self, state: StreamSummary) -> None:
-        self._window = min(self._window, state.duplicate_window)
-        self._patterns[state.name] = subject_pattern(state.subjects)
-        if state.transforms:
-            self.renaming.add(state.name)
-
-    def _state(self, name: str) -> StreamSummary:
-        context = f"read the state of stream {name}, which delivery exactly-once needs"
-        state = self._requests.stream(name, context)
-        # A server that led the stream before names an end that is too early.
-        return (
-            state
-            if state.followed
-            else self._requests.call(partial(settled_info, name=name, context=context))
-        )
+            self._entry.streams[name] = end_of(state)
+            self._streams.add(state)
+        # First for the batch: an attempt that has other rows must find what this task stores, too.
+        self.batch.note_streams({name: self._entry.streams[name] for name in new})
+        self._write_or_fail()
 
     # The entry
 
     def _write(self) -> bool:
-        asked = time.monotonic()
+        """Write the entry. Return false if another attempt has written since it was read."""
+        asked = self._clock()
         written = self._slot.write(self._entry)
         if written:
-            self._seen = self._written = asked
+            self._seen = asked
+            self._written = asked
         return written
+
+    def _write_or_fail(self) -> None:
+        if not self._write():
+            raise self._superseded()
 
     def _other_rows(self, why: str) -> DeliveryError:
         return other_rows(self._task, self._task.where, why)

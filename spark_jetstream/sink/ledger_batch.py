@@ -11,12 +11,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from time import time
 from typing import Any
 
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DeliveryError
-from spark_jetstream.sink.ledger_entry import OLD_RUN, BatchEntry, Notes, Slot, fought_over
+from spark_jetstream.sink.ledger_entry import OLD_RUN, BatchEntry, LedgerSlot, Notes, fought_over
 from spark_jetstream.sink.message_ids import WriteTask
 
 TRIES = 20
@@ -27,20 +26,29 @@ log = logging.getLogger(__name__)
 class BatchRecord:
     """The entry of the batch of `task`, as one attempt of the task sees it, or the driver.
 
-    `entry` is what was read or written last, and `seen` when it was asked for the last time that this run owned the
-    batch, by `clock`. Tasks of this run know within `lease` seconds that another run has taken the batch over. Methods
-    raise `DeliveryError` if another run owns the batch, and what `Requests.call` does.
+    `entry` is the one that was read or written last. `seen` is when this object last asked for it
+    and found that this run owned the batch, by `clock`. Tasks of this run know within `lease`
+    seconds that another run has taken the batch over. `wall_clock` has the time of day, in seconds
+    since the epoch. Methods raise `DeliveryError` if another run owns the batch, and what
+    `Requests.call` does.
     """
 
     def __init__(
-        self, requests: Requests, task: WriteTask, lease: float, clock: Callable[[], float]
+        self,
+        requests: Requests,
+        task: WriteTask,
+        lease: float,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
     ) -> None:
         self.entry = BatchEntry(task.batch, task.run, lease)
         self.seen = float("-inf")
         self._clock = clock
+        self._wall_clock = wall_clock
         self._task = task
         self._lease = lease
-        self._slot = Slot(requests, f"{task.write}.batch", task.expires, BatchEntry.from_json)
+        key = f"{task.write}.batch"
+        self._slot = LedgerSlot(requests, key, task.expires, BatchEntry.from_json)
 
     def join(self) -> BatchEntry:
         """Take the batch over for this run, unless the batch is done. Return the entry."""
@@ -95,7 +103,7 @@ class BatchRecord:
         expires = self._task.expires
         if expires is None or not self._slot.written:
             return False
-        return time() - self._slot.written / 1e9 > expires / 4
+        return self._wall_clock() - self._slot.written / 1e9 > expires / 4
 
     def still_owned(self) -> bool:
         """Read the entry, and return whether the answer is current. Raise if this run does not own the batch."""
@@ -119,7 +127,7 @@ class BatchRecord:
         threading.Event().wait(self.entry.lease)
         self._change(lambda entry: replace(entry, settled=True))
 
-    def note(self, notes: Notes) -> None:
+    def note_streams(self, notes: Notes) -> None:
         """Note where streams end, before the first row of this batch goes there. What is noted already stays."""
         self._change(lambda entry: replace(entry, streams={**notes, **entry.streams}))
 

@@ -140,7 +140,7 @@ def _note(note: dict[str, Any]) -> dict[str, Any]:
     return {"created": str(note["created"]), "next": following}
 
 
-class Slot(Generic[E]):
+class LedgerSlot(Generic[E]):
     """A key of the ledger's bucket, for entries of one kind. `revision` is the one that `write` replaces, 0 for none.
 
     An entry that is written expires after `expires` seconds, if that is given. `written` is when the entry that was
@@ -222,7 +222,7 @@ class Slot(Generic[E]):
         return True
 
 
-def fought_over(slot: Slot[Any]) -> DeliveryError:
+def fought_over(slot: LedgerSlot[Any]) -> DeliveryError:
     """Return the error for a key that another process writes again and again."""
     return DeliveryError(
         f"ledger entry {slot.key} of bucket {BUCKET} has two writers: is the query running twice?"

@@ -59,7 +59,7 @@ class WriteTask:
         return message_id.startswith(self.prefix.encode())
 
     @property
-    def place(self) -> str:
+    def key_part(self) -> str:
         """Its part of the batch, as keys of the ledger name it."""
         return "copies" if self.partition == COPIES else str(self.partition)
 

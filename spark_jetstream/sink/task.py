@@ -16,7 +16,7 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.columns import Columns, SinkColumns
 from spark_jetstream.sink.commands import COMMAND_COLUMNS, COMMANDS
 from spark_jetstream.sink.grouped import Grouped
-from spark_jetstream.sink.ledger import Ledger
+from spark_jetstream.sink.ledger import USUAL_TIMES, Ledger, LedgerTimes
 from spark_jetstream.sink.message_ids import MessageIds, Scheme, WriteTask
 from spark_jetstream.sink.order import Free, Order
 from spark_jetstream.sink.portions import PORTION_ROWS, portions
@@ -42,6 +42,7 @@ def write_task(
     options: SinkOptions,
     columns: SinkColumns,
     task: WriteTask,
+    ledger_times: LedgerTimes = USUAL_TIMES,
 ) -> TaskReport:
     """Store all rows of a task, and return what is stored.
 
@@ -54,7 +55,7 @@ def write_task(
     ledger = None
     if options.delivery == "exactly-once":
         assert scheme is not None
-        ledger = Ledger(connect, options, task)
+        ledger = Ledger(connect, options, task, ledger_times)
         own_ids = "msg_id" in columns.names
         finished = ledger.open(own_ids=own_ids, scheduled="schedule" in columns.names)
         if finished is not None:

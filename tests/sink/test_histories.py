@@ -21,7 +21,8 @@ import pytest
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.sink import ledger, publisher
+from spark_jetstream.sink import publisher
+from spark_jetstream.sink.ledger_streams import NotedStreams
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
 from tests.sink.histories import (
@@ -385,14 +386,15 @@ def run(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     count_steps(monkeypatch)
     monkeypatch.setattr(publisher, "_PAUSES", (0.02,))
     monkeypatch.setattr(publisher, "_LAST_ANSWERS", 0.5)
-    remember = ledger.Ledger._remember
+    add = NotedStreams.add
 
-    def early(self: ledger.Ledger, state: StreamSummary) -> None:
-        """The sink takes a short window for shorter: no pause of this process lets a row come after the window."""
-        remember(self, state)
-        self._window = self._window if self._window > 60 else 0.25
+    def add_with_shorter_window(self: NotedStreams, state: StreamSummary) -> None:
+        """No pause of this process lets a row come after the window, since the sink takes it for shorter."""
+        add(self, state)
+        if self.duplicate_window <= 60:
+            self.duplicate_window = 0.25
 
-    monkeypatch.setattr(ledger.Ledger, "_remember", early)
+    monkeypatch.setattr(NotedStreams, "add", add_with_shorter_window)
     with WireProxy(server.url) as one, WireProxy(server.url) as other:
 
         def run(seed: int) -> None:

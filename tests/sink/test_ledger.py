@@ -7,9 +7,9 @@ import itertools
 import json
 import threading
 import time
-import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.sink import ledger, preflight, publisher
+from spark_jetstream.sink import preflight, publisher
+from spark_jetstream.sink.kinds.messages import MessageSink
 from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM
 from spark_jetstream.sink.ledger_bucket import bucket_config
 from spark_jetstream.sink.report import TaskReport
@@ -63,6 +64,11 @@ def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None
         options.connection, options.ensure_stream or "", options.ensure_stream_on_conflict, ("S",)
     )
     ensure_streams(asked, connect, str, remembered=options.streaming)
+
+
+def change_times(monkeypatch: pytest.MonkeyPatch, **times: Any) -> None:
+    """Let the ledger have other times, until the end of the test."""
+    monkeypatch.setattr(MessageSink, "ledger_times", replace(MessageSink.ledger_times, **times))
 
 
 @pytest.fixture
@@ -151,9 +157,7 @@ class TestEntry:
     ) -> None:
         """Or another attempt, and the task itself, would find none after a day. So is that of its batch."""
         passed, written = 0.0, list[tuple[int, int]]()
-        monkeypatch.setattr(
-            ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
-        )
+        change_times(monkeypatch, clock=lambda: time.monotonic() + passed)
 
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal passed
@@ -385,7 +389,7 @@ class TestTakingOver:
             assert entry(admin)["attempt"] != before
             yield rows("s.a", 0, 10)
 
-        assert sink.write(batches()).seconds >= ledger._LEASE
+        assert sink.write(batches()).seconds >= MessageSink.ledger_times.lease
 
     def test_finds_what_the_other_had_under_way(
         self, admin: Publisher, s: Stream, sink: Sink
@@ -412,9 +416,7 @@ class TestTakingOver:
     ) -> None:
         """It has not looked again by the time at which the streams may have forgotten the ids of late rows."""
         passed = 0.0
-        monkeypatch.setattr(
-            ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
-        )
+        change_times(monkeypatch, clock=lambda: time.monotonic() + passed)
         die(sink, s, rows("s.a", 0, 10))
         late = seen_in(admin, "S")[9]
         s.remove(10)
@@ -424,7 +426,7 @@ class TestTakingOver:
             nonlocal passed
             admin.publish([sent_again(late)])
             forget(admin, s.name, s.subject)
-            passed = WINDOW / SECOND + ledger._STRAGGLERS + 1.0
+            passed = WINDOW / SECOND + MessageSink.ledger_times.stragglers + 1.0
             yield rows("s.a", 0, 10)
 
         report = sink.write(second(), names=("data", "subject"))
@@ -765,7 +767,7 @@ class TestFence:
         self, server: NatsServer, monkeypatch: pytest.MonkeyPatch, s: Stream
     ) -> None:
         """Without knowing that it owns the task an attempt sends nothing, and it does not ask for ever."""
-        monkeypatch.setattr(ledger, "_LEASE", 1e-9)
+        change_times(monkeypatch, lease=1e-9)
         with pytest.raises(
             OutageError, match=f"bucket {BUCKET} gave no current answer within 5e-10 s, for 0.5 s"
         ):
@@ -829,7 +831,7 @@ class TestElection:
     def test_a_leader_that_has_not_caught_up(
         self, server: NatsServer, monkeypatch: pytest.MonkeyPatch, s: Stream
     ) -> None:
-        monkeypatch.setattr(ledger, "_LEASE", 0.05)
+        change_times(monkeypatch, lease=0.05)
         election = Election(connect(options(server.url)), outdated=2)
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ from spark_jetstream.sink.columns import SinkColumns
 from spark_jetstream.sink.fitness import refuse_unfit, refuse_unwritable
 from spark_jetstream.sink.kinds.kind import Fields, SinkKind
 from spark_jetstream.sink.layout import depends_on_layout
+from spark_jetstream.sink.ledger import USUAL_TIMES, LedgerTimes
 from spark_jetstream.sink.ledger_bucket import check_ledger
 from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.preflight import NEWER_COLUMNS, StartCheck, check_start
@@ -40,6 +41,8 @@ class MessageSink(SinkKind):
 
     option: ClassVar[str] = "stream"
     noun: ClassVar[str] = "stream"
+    ledger_times: ClassVar[LedgerTimes] = USUAL_TIMES
+    """How long the ledger waits, with delivery exactly-once."""
 
     def __init__(self, options: SinkOptions, fields: Fields) -> None:
         super().__init__(options)
@@ -64,7 +67,7 @@ class MessageSink(SinkKind):
     def write(
         self, batches: Iterable[pa.RecordBatch], connect: Connect, task: WriteTask
     ) -> TaskReport:
-        return write_task(batches, connect, self.options, self.columns, task)
+        return write_task(batches, connect, self.options, self.columns, task, self.ledger_times)
 
     def finish(
         self,
@@ -74,7 +77,9 @@ class MessageSink(SinkKind):
         *,
         repeatable: bool,
     ) -> int:
-        commit = BatchCommit(connect, self.options, task, self.columns.names, repeatable)
+        commit = BatchCommit(
+            connect, self.options, task, self.columns.names, repeatable, self.ledger_times
+        )
         return commit.finish(reports)
 
     def warn_of_interval(
