@@ -1,8 +1,9 @@
-"""The driver's part of a write, when all tasks are done: equal rows of several tasks, and the end in the ledger.
+"""The end of a write on the driver: missing copies of equal rows, and the end in the ledger.
 
-A task cannot see whether another one has an equal row. The driver can, by their claims (`sink.claims`), and stores the
-copies that are missing. With delivery exactly-once it also compares what the batch has stored with what all tasks have,
-if an earlier attempt or run may have stored rows of it.
+A task cannot see whether another one has an equal row. The driver can, by their claims
+(`sink.claims`), and stores the copies that are missing. With delivery exactly-once it also compares
+the stored messages of the batch with the rows of all tasks, if an earlier attempt or run may have
+stored rows of it.
 """
 
 from __future__ import annotations
@@ -40,17 +41,20 @@ from spark_jetstream.streams.pull import PullSettings, read_range
 
 log = logging.getLogger(__name__)
 
-_NEAR = 1000  # messages that are read for nothing between two that are wanted, rather than by a consumer of their own
-_PORTION = 1000  # copies that are published together
+# Two wanted messages that are at most this far apart are read by one consumer, with those between.
+_NEAR = 1000
+# Copies that are published together.
+_PORTION = 1000
 _MADE = (b"Nats-Msg-Id:", b"Nats-Expected-Stream:", SCHEDULED_ID.encode() + b":")
 """Header lines that the sink makes for each message anew."""
 
 
 @dataclass(frozen=True)
 class BatchCommit:
-    """Ends one batch, which goes to subjects. `task` is any task of it, and `columns` are the names of its columns.
+    """Ends one batch, which goes to subjects.
 
-    `repeatable` says whether a later run may write the batch again.
+    `task` is any task of it, and `columns` are the names of its columns. `repeatable` says whether
+    a later run may write the batch again.
     """
 
     connect: Connect
@@ -61,11 +65,11 @@ class BatchCommit:
     ledger_times: LedgerTimes
 
     def finish(self, reports: Sequence[TaskReport]) -> int:
-        """Store the copies of equal rows that are missing, and note in the ledger that the batch is done.
+        """Store the missing copies of equal rows, and note in the ledger that the batch is done.
 
-        Return how many copies were stored. Raises `DeliveryError` if several tasks had rows of one group, if the batch
-        has stored other rows before, or if copies cannot be made; `RowRefused` for a copy; and what `Requests.call`
-        raises.
+        Return how many copies were stored. Raises `DeliveryError` if several tasks had rows of one
+        group, if the batch has stored other rows before, or if copies cannot be made; `RowRefused`
+        for a copy; and what `Requests.call` raises.
         """
         # Before the ledger notes that the batch is done: it fails again until the query is mended.
         _refuse_parted_groups(reports)
@@ -76,7 +80,7 @@ class BatchCommit:
     # Deduplicated
 
     def _deduplicated(self, reports: Sequence[TaskReport]) -> int:
-        claims = merged(report.claims or {} for report in reports)
+        claims = _claims(reports)
         contested = claimed_twice(claims)
         if not contested:
             return 0
@@ -88,8 +92,10 @@ class BatchCommit:
             try:
                 state = requests.stream(name)
                 stored = StoredIds(prefix, own=self._own_ids)
-                first, last = int(claims[name].min()), int(claims[name].max())
-                reader.read(replace(state, last_seq=min(last, state.last_seq)), first, stored)
+                first = int(claims[name].min())
+                # Nobody claims messages after the last claim, so they are not read.
+                last = min(int(claims[name].max()), state.last_seq)
+                reader.read(replace(state, last_seq=last), first, stored)
                 found = balance(stored, claims[name], prefix, numbered=True)
             except (PermissionDenied, StreamNotFound) as error:
                 raise DeliveryError(
@@ -108,40 +114,44 @@ class BatchCommit:
         if entry.done:
             self._compare(entry.report or {}, reports)
             return 0
-        claims = merged(report.claims or {} for report in reports)
+        claims = _claims(reports)
         copies = 0
         strangers = 0
-        if entry.earlier or claimed_twice(claims) or any(report.resumed for report in reports):
+        resumed = bool(entry.earlier) or any(report.resumed for report in reports)
+        if resumed or claimed_twice(claims):
             copies, strangers = self._reconcile(ledger, reports, claims)
         if self.repeatable:
             # A later run with the rows of this one fails as well, if others are stored.
             ledger.batch.finish(_noted(reports, strangers))
         if strangers:
             rows = sum(report.rows for report in reports)
-            raise other_rows(
-                self.task,
-                f"batch {self.task.batch}",
-                f"{strangers} rows are stored that are not among the {rows} of this run",
+            raise self._other_rows(
+                f"{strangers} rows are stored that are not among the {rows} of this run"
             )
         return copies
+
+    def _other_rows(self, why: str) -> DeliveryError:
+        return other_rows(self.task, f"batch {self.task.batch}", why)
 
     def _compare(self, before: Mapping[str, object], reports: Sequence[TaskReport]) -> None:
         """Raise `DeliveryError` if the batch was done with other rows."""
         now = _noted(reports, 0)
         if now["rows"] != before.get("rows"):
-            why = f"it was done with {before.get('rows')} rows, and {now['rows']} came now"
-        elif any(now[name] != before.get(name) for name in ("content", "own")):
-            why = (
+            raise self._other_rows(
+                f"it was done with {before.get('rows')} rows, and {now['rows']} came now"
+            )
+        if any(now[name] != before.get(name) for name in ("content", "own")):
+            raise self._other_rows(
                 f"it was done with {now['rows']} rows, and as many came now, but not the same ones"
             )
-        else:
-            return
-        raise other_rows(self.task, f"batch {self.task.batch}", why)
 
     def _reconcile(
         self, ledger: Ledger, reports: Sequence[TaskReport], claims: Mapping[str, IntArray]
     ) -> tuple[int, int]:
-        """Store missing copies. Return how many they were, and how many messages are rows of no task."""
+        """Store missing copies, and compare the messages of the batch with the rows of its tasks.
+
+        Return how many copies were stored, and how many messages are rows of no task.
+        """
         prefix = self.task.prefix.encode()
         copies = 0
         strangers = 0
@@ -157,8 +167,8 @@ class BatchCommit:
             strangers += found.strangers
             if found.doubled:
                 log.warning(
-                    "stream %s has %d rows of batch %d twice: they were on their way for longer than it remembers "
-                    "message ids (duplicate_window)",
+                    "stream %s has %d rows of batch %d twice: they were on their way for longer "
+                    "than it remembers message ids (duplicate_window)",
                     name,
                     found.doubled,
                     self.task.batch,
@@ -177,8 +187,8 @@ class BatchCommit:
         # The removed message may be a row with an id of the user's, which needs no copy.
         if found.lost and not self._own_ids:
             raise DeliveryError(
-                f"{_equal_in(stream)}, and it has removed {found.lost} of them before the driver could store their "
-                f"copies; keep messages longer, or {_REMEDY}"
+                f"{_equal_in(stream)}, and it has removed {found.lost} of them before the driver "
+                f"could store their copies; keep messages longer, or {_REMEDY}"
             )
 
     # Copies
@@ -191,14 +201,18 @@ class BatchCommit:
         subjects: Subjects,
         ledger: Ledger | None,
     ) -> int:
-        """Store copies of messages of a stream, at `subjects` if it renames messages. Return how many they are."""
+        """Store copies of messages of a stream, and return how many they are.
+
+        They go to `subjects` if the stream renames messages.
+        """
         if not missing:
             return 0
         requests = Requests(self.connect, self.options.connection.retry_timeout)
         renamed = requests.stream(stream).transforms
         ids: dict[int, list[bytes]] = {}
         for row in missing:
-            ids[_original(row, subjects, stream) if renamed else row.sequences[0]] = row.ids
+            original = _original(row, subjects, stream) if renamed else row.sequences[0]
+            ids[original] = row.ids
         totals = Totals()
         target = Target(None, self.options.connection.domain)
         where = f"the equal rows of batch {self.task.batch}"
@@ -206,15 +220,14 @@ class BatchCommit:
             for sequences, originals in self._originals(stream, created, sorted(ids)):
                 named = originals
                 if renamed:
-                    named = replace(
-                        originals, subject=binaries([subjects[sequence] for sequence in sequences])
-                    )
-                for copies, copy_ids in _copied(
-                    named, [ids.pop(sequence) for sequence in sequences]
-                ):
+                    published_to = [subjects[sequence] for sequence in sequences]
+                    named = replace(originals, subject=binaries(published_to))
+                wanted = [ids.pop(sequence) for sequence in sequences]
+                for copies, copy_ids in _copied(named, wanted):
                     publisher.publish(copies, copy_ids, stream, totals, any_stream=True)
                     _refuse(publisher, publisher.take_refused())
             _refuse(publisher, publisher.flush())
+        # The stream had these messages when their rows were counted.
         if ids:
             raise DeliveryError(
                 f"{_equal_in(stream)}, and it has removed {len(ids)} of them meanwhile; {_REMEDY}"
@@ -242,7 +255,15 @@ class BatchCommit:
                     yield pulled.sequences[chosen].tolist(), _as_rows(pulled[chosen])
 
 
-_REMEDY = "make the rows distinct, or drop column sequence, or set option messageIds to content, which stores equal rows once"
+_REMEDY = (
+    "make the rows distinct, or drop column sequence, or set option messageIds to content, which "
+    "stores equal rows once"
+)
+
+
+def _claims(reports: Sequence[TaskReport]) -> dict[str, IntArray]:
+    """Return the claims of all tasks by stream, each as often as tasks have claimed it."""
+    return merged(report.claims or {} for report in reports)
 
 
 def _refuse_parted_groups(reports: Sequence[TaskReport]) -> None:
@@ -251,7 +272,8 @@ def _refuse_parted_groups(reports: Sequence[TaskReport]) -> None:
     for name, count in tasks.items():
         if count > 1:
             raise DeliveryError(
-                f"partitions have stored group {shown_bytes(name)} in parts: write df.repartition('atomic_group')"
+                f"partitions have stored group {shown_bytes(name)} in parts: write "
+                "df.repartition('atomic_group')"
             )
 
 
@@ -265,8 +287,8 @@ def _original(row: Missing, subjects: Subjects, stream: str) -> int:
         if sequence in subjects:
             return sequence
     raise DeliveryError(
-        f"{_equal_in(stream)}, which stores rows under other subjects than theirs (subject_transform), so no copies "
-        f"can be made of what it has; {_REMEDY}"
+        f"{_equal_in(stream)}, which stores rows under other subjects than theirs "
+        f"(subject_transform), so no copies can be made of what it has; {_REMEDY}"
     )
 
 
@@ -277,13 +299,22 @@ def _refuse(publisher: Publisher, refused: Sequence[RefusedRow]) -> None:
 
 def _noted(reports: Sequence[TaskReport], strangers: int) -> dict[str, Any]:
     """Return what the ledger keeps of a batch that is done."""
-    streams = sorted({stream for report in reports for stream in report.streams})
+    streams = set[str]()
+    rows = strangers
+    content = 0
+    own = 0
+    for report in reports:
+        streams.update(report.streams)
+        rows += report.rows
+        content += report.content or 0
+        own += report.own
+    # The order of tasks must not matter, so hashes are added up, modulo 2**64.
     return {
         "tasks": len(reports),
-        "rows": sum(report.rows for report in reports) + strangers,
-        "content": f"{sum(report.content or 0 for report in reports) % 2**64:016x}",
-        "own": f"{sum(report.own for report in reports) % 2**64:016x}",
-        "streams": streams,
+        "rows": rows,
+        "content": f"{content % 2**64:016x}",
+        "own": f"{own % 2**64:016x}",
+        "streams": sorted(streams),
     }
 
 
@@ -315,7 +346,7 @@ def _as_rows(pulled: Delivered) -> Rows:
 def _copied(
     originals: Rows, ids: Sequence[Sequence[bytes]]
 ) -> Iterator[tuple[Rows, pa.BinaryArray]]:
-    """Yield each row as often as it has ids, with these, some at a time."""
+    """Yield each row as often as it has ids, with these ids, in portions of `_PORTION` rows."""
     row_of = np.repeat(np.arange(len(originals)), [len(some) for some in ids])
     flat = list(itertools.chain.from_iterable(ids))
     for at in range(0, len(flat), _PORTION):
