@@ -1,16 +1,18 @@
-"""The ledger of delivery exactly-once: where each batch and each task began to write, and what they finished.
+"""The ledger of delivery exactly-once: where each batch and each task began to write, and its end.
 
-Its Key-Value bucket has one key for each partition of a write: `<query id>.<partition>`, or `w-<writeId>.<partition>`
-for a batch write. Its value is JSON (`ledger_entry.TaskEntry`)::
+Its Key-Value bucket has one key for each partition of a write: `<query id>.<partition>`, or
+`w-<writeId>.<partition>` for a batch write. Its value is JSON (`ledger_entry.TaskEntry`)::
 
-    {"version": 2, "batch": 12, "run": "<random>", "attempt": "<random>", "lease": 2.0, "done": false,
-     "streams": {"ORDERS": {"created": "<time>", "next": 1001}}, "report": null}
+    {"version": 2, "batch": 12, "run": "<random>", "attempt": "<random>", "lease": 2.0,
+     "done": false, "streams": {"ORDERS": {"created": "<time>", "next": 1001}}, "report": null}
 
-`report` is a `TaskReport` once the task is done. `<query id>.batch` is the entry of the batch (`ledger_batch`).
+`report` is a `TaskReport` once the task is done. `<query id>.batch` is the entry of the batch
+(`ledger_batch`).
 
-docs/delivery.md ("How `exactly-once` outlives it") and docs/architecture.md ("Exactly once") have the rules. An attempt
-owns its task as long as the entry of the task has its name, and that of the batch the name of its run. It reads both at
-least once in half a lease, and sends nothing when it has not seen its names for a lease. What an attempt does:
+docs/delivery.md ("How `exactly-once` outlives it") and docs/architecture.md ("Exactly once") have
+the rules. An attempt owns its task as long as the entry of the task has its name, and that of the
+batch the name of its run. It reads both at least once in half a lease, and sends nothing when it
+has not seen its names for a lease. An attempt takes these steps:
 
 | the entries | step | what the attempt does | then |
 |---|---|---|---|
@@ -268,9 +270,10 @@ class Ledger:
         return frozenset(uncaptured)
 
     def check(self) -> None:
-        """Return if this attempt owns the task, and will own it for half a lease. Raise `DeliveryError` if not.
+        """Return if this attempt owns the task, and will own it for half a lease.
 
-        Entries that expire are written again when half of their time is over.
+        Raises `DeliveryError` if another attempt owns it, and `OutageError` if no answer is
+        current within `retryTimeout`. Entries that expire are written again when half of their time is over.
         """
         self._wait_for_current_answers()
         expires = self._task.expires
@@ -401,7 +404,7 @@ class Ledger:
     # Taking over
 
     def _wait(self, known: TaskEntry | None) -> None:
-        """Wait until earlier attempts of the task and earlier runs of the batch send nothing more."""
+        """Wait until earlier attempts of the task and runs of the batch send nothing more."""
         if known is not None:
             threading.Event().wait(known.lease)
         self.batch.wait()
@@ -478,9 +481,9 @@ def other_rows(task: WriteTask, what: str, why: str) -> DeliveryError:
     """Return the error for a batch, or a part of it, that is written again with other rows."""
     if task.expires is None:
         cause = (
-            "the batch was planned anew, because its checkpoint is older or has lost its newest files, or the query "
-            "makes other rows each time, as with rand() and uuid(). Go on with the newest checkpoint, or run this "
-            "batch alone (trigger(once=True))"
+            "the batch was planned anew, because its checkpoint is older or has lost its newest "
+            "files, or the query makes other rows each time, as with rand() and uuid(). Go on with "
+            "the newest checkpoint, or run this batch alone (trigger(once=True))"
         )
     else:
         cause = "a write that runs again must have the same rows. Take another writeId, or write"
@@ -493,7 +496,7 @@ def other_rows(task: WriteTask, what: str, why: str) -> DeliveryError:
 def _is_finished(known: TaskEntry) -> bool:
     """Whether a task is done, and its report has claims.
 
-    Without claims the driver cannot compare the rows with those of other tasks. The next attempt then looks the rows up
-    in the streams, as if the task were not done.
+    Without claims the driver cannot compare the rows with those of other tasks. The next attempt
+    then looks the rows up in the streams, as if the task were not done.
     """
     return known.done and known.report is not None and known.report.get("claims") is not None

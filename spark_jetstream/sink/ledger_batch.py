@@ -1,8 +1,8 @@
-"""The ledger's entry of a batch, `<write>.batch`: which run owns it, where its rows began, and that it is done.
+"""The ledger's entry of a batch, `<write>.batch`: which run owns it, and where its rows began.
 
-A run is one job of Spark that writes the batch. Its tasks share the entry, and so does the driver's commit. The first
-of them takes the batch over from an earlier run, whose tasks then store nothing more: each reads the entry before it
-sends (`sink.ledger`).
+A run is one job of Spark that writes the batch. Its tasks share the entry, and so does the driver's
+commit. The first of them takes the batch over from an earlier run, whose tasks then store nothing
+more: each reads the entry before it sends (`sink.ledger`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class BatchRecord:
             return known
         if task.run in known.earlier:
             raise self.superseded()
-        # Its streams stay: rows of earlier runs are looked for from there on.
+        # The notes of its streams stay: the search for rows of earlier runs begins there.
         return replace(
             known,
             run=task.run,
@@ -92,28 +92,36 @@ class BatchRecord:
         """
         if self._task.batch > 0:
             log.warning(
-                "batch %d of %s is its first one with delivery exactly-once. If an earlier run began this batch with "
-                "another level, the rows that it had stored may be stored again",
+                "batch %d of %s is its first one with delivery exactly-once. If an earlier run "
+                "began this batch with another level, the rows that it had stored may be stored "
+                "again",
                 self._task.batch,
                 self._task.write,
             )
 
     def _must_renew(self) -> bool:
-        """Whether the entry expires, and a part of its time is over: each task that begins then writes it again."""
+        """Whether the entry expires, and a quarter of its time is over.
+
+        Each task that begins then writes it again.
+        """
         expires = self._task.expires
         if expires is None or not self._slot.written:
             return False
         return self._wall_clock() - self._slot.written / 1e9 > expires / 4
 
     def still_owned(self) -> bool:
-        """Read the entry, and return whether the answer is current. Raise if this run does not own the batch."""
+        """Read the entry, and return whether the answer is current.
+
+        Raises `DeliveryError` if this run does not own the batch.
+        """
         asked = self._clock()
         entry, revision = self._slot.read()
         if revision < self._slot.revision:
             # A server that was just elected leader may not have applied the last write yet.
             return False
-        ours = entry is not None and (entry.batch, entry.run) == (self._task.batch, self._task.run)
-        if entry is None or not ours or entry.done:
+        if entry is None or entry.batch != self._task.batch or entry.run != self._task.run:
+            raise self.superseded()
+        if entry.done:
             raise self.superseded()
         self.entry = entry
         self.seen = asked
@@ -128,7 +136,10 @@ class BatchRecord:
         self._change(lambda entry: replace(entry, settled=True))
 
     def note_streams(self, notes: Notes) -> None:
-        """Note where streams end, before the first row of this batch goes there. What is noted already stays."""
+        """Note where streams end, before the first row of this batch goes there.
+
+        Notes that are there already stay.
+        """
         self._change(lambda entry: replace(entry, streams={**notes, **entry.streams}))
 
     def note_anew(self, notes: Notes) -> None:
@@ -158,21 +169,22 @@ class BatchRecord:
     def superseded(self) -> DeliveryError:
         """Return the error for a run that does not own the batch any more."""
         return DeliveryError(
-            f"another run has taken batch {self._task.batch} of {self._task.write} over; this one stores nothing more"
+            f"another run has taken batch {self._task.batch} of {self._task.write} over; this one "
+            "stores nothing more"
         )
 
 
 def begun_already(task: WriteTask, later: int) -> DeliveryError:
     """Return the error for a batch that is written after a later one."""
     return DeliveryError(
-        f"batch {task.batch} of this query is written again, but batch {later} was begun already: is the query running "
-        "twice, or from an older copy of its checkpoint?"
+        f"batch {task.batch} of this query is written again, but batch {later} was begun already: "
+        "is the query running twice, or from an older copy of its checkpoint?"
     )
 
 
 def begun_by_old_release(task: WriteTask) -> DeliveryError:
     """Return the error for a batch whose rows have message ids of another form."""
     return DeliveryError(
-        f"batch {task.batch} of {task.write} was begun by an earlier release of spark-jetstream: let that release "
-        "finish it, or let this batch through with deduplicated (option delivery)"
+        f"batch {task.batch} of {task.write} was begun by an earlier release of spark-jetstream: "
+        "let that release finish it, or let this batch through with deduplicated (option delivery)"
     )

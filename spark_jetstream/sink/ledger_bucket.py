@@ -1,4 +1,4 @@
-"""The bucket of the ledger: created when the first write starts, or refused if it would lose entries."""
+"""The ledger's bucket: created when the first write starts, or refused if it may lose entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _LEDGER = "the ledger of delivery exactly-once"
 
 
 def bucket_config(replicas: int) -> Mapping[str, Any]:
-    """Return the configuration of the ledger's stream: one revision of each key, and no expiry but an entry's own."""
+    """Return the configuration of the ledger's stream.
+
+    It keeps one revision of each key, and only an entry's own TTL removes it.
+    """
     return {
         "name": STREAM,
         "description": "spark-jetstream: which tasks of delivery exactly-once have begun, and where",
@@ -45,9 +48,10 @@ def bucket_config(replicas: int) -> Mapping[str, Any]:
 
 
 def check_ledger(requests: Requests, replicas: int, *, streaming: bool) -> None:
-    """Create the bucket of the ledger with so many replicas, or check the one that exists.
+    """Create the bucket of the ledger with this number of replicas, or check the one that exists.
 
-    Raises `DeliveryError` if the account may not see or create it, and for a bucket that would lose entries.
+    Raises `DeliveryError` if the account may not see or create it, and for a bucket that may lose
+    entries.
     """
     knows_ttl = requests.can(MESSAGE_TTL)
     try:
@@ -98,7 +102,10 @@ def _fault(state: StreamSummary, *, expires: bool) -> str | None:
         return f"drops the oldest entries at its limits: let it refuse new ones ({change})"
     if expires and not state.allow_msg_ttl:
         change = f"{edit} --allow-msg-ttl"
-        return f"was made without allow_msg_ttl, and the entries of a batch write expire: set it ({change})"
+        return (
+            "was made without allow_msg_ttl, and the entries of a batch write expire: set it "
+            f"({change})"
+        )
     return None
 
 
