@@ -1,8 +1,8 @@
 """Claims: the messages that the rows of a task are, by stream and sequence. Pure.
 
-Equal rows of two tasks have the same message id, so the server may keep one message for both. Each of the two tasks
-then claims that message, and the driver sees it (`sink.equal_rows`). Claims cross the network with each task's report:
-they have about one byte for each row.
+Equal rows of two tasks have the same message id, so the server may keep one message for both. Each
+of the two tasks then claims that message, and the driver sees it (`sink.equal_rows`). Claims cross
+the network with each task's report: they have about one byte for each row.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from spark_jetstream.protocol.arrow import IntArray
 
-_MOST = 1 << 16  # sequences that are kept as numbers, of eight bytes each
-
+# Sequences of a stream that are kept as numbers, of eight bytes each, before they are packed.
+_MOST = 1 << 16
 
 Subjects = dict[int, bytes]
 """The subjects that rows were published to, by the sequences of their messages."""
@@ -25,8 +25,9 @@ Subjects = dict[int, bytes]
 class Claims:
     """Gathers the sequences of one task, by stream.
 
-    A stream that is `renaming` stores messages under other subjects than theirs. Of rows that it had stored before,
-    `subjects` keeps their own: if another task claims such a message too, only they tell where its copy goes.
+    A stream that is `renaming` stores messages under other subjects than theirs. `subjects` keeps
+    the own subjects of rows that such a stream had stored before: if another task claims one of
+    these messages too, only its own subject tells where the copy goes.
     """
 
     def __init__(self) -> None:
@@ -47,9 +48,10 @@ class Claims:
 
     def add_known(self, stream: str, sequences: IntArray, subjects: pa.BinaryArray) -> None:
         """Keep the subjects of rows that the stream had stored before, as these messages."""
-        if stream in self.renaming:
-            named = zip(sequences.tolist(), subjects.to_pylist(), strict=True)
-            self.subjects.setdefault(stream, {}).update(named)
+        if stream not in self.renaming:
+            return
+        named = zip(sequences.tolist(), subjects.to_pylist(), strict=True)
+        self.subjects.setdefault(stream, {}).update(named)
 
     def packed(self) -> dict[str, list[bytes]]:
         """Return the claims so far, as `unpacked` reads them."""
@@ -67,18 +69,23 @@ class Claims:
 
 
 def unpacked(packed: Iterable[bytes]) -> IntArray:
-    """Return the sequences that `Claims.packed` returned for a stream. Raises `ValueError` for other bytes."""
+    """Return the sequences that `Claims.packed` returned for a stream.
+
+    Raises `ValueError` for other bytes.
+    """
+    # An empty part, since there may be no other, and `concatenate` needs one.
     parts = [np.zeros(0, np.int64)]
     for part in packed:
         try:
-            parts.append(np.cumsum(np.frombuffer(zlib.decompress(part), "<i8"), dtype=np.int64))
+            differences = np.frombuffer(zlib.decompress(part), "<i8")
         except zlib.error as error:
             raise ValueError(f"these are no claims: {error}") from None
+        parts.append(np.cumsum(differences, dtype=np.int64))
     return np.concatenate(parts)
 
 
 def merged(reports: Iterable[Mapping[str, Iterable[bytes]]]) -> dict[str, IntArray]:
-    """Return the claims of all tasks of a batch by stream, each as often as tasks have claimed it."""
+    """Return the claims of all tasks of a batch by stream, each as often as tasks claim it."""
     found: dict[str, list[IntArray]] = {}
     for claims in reports:
         for stream, packed in claims.items():

@@ -16,30 +16,34 @@ _HEX = 2 * DIGEST
 _PARTS = re.compile(rb"(dead\.)?([0-9a-f]{%d})(?:\.(\d{1,9}))?(\.dead)?" % _HEX)
 
 Keys = npt.NDArray[np.bytes_]
-"""Ids of a batch in 16 bytes each: the digest, then the number of the row and the kind of the id, big-endian."""
+"""Ids of a batch in 16 bytes each: the digest, then the number of the row and the kind of the id.
 
-_ROW, _REFUSED_UNSENT, _REFUSED = (
-    0,
-    1,
-    2,
-)  # kinds: of a row; of a dead letter, of a row that had no id, or had one
+Both are in one big-endian integer of four bytes.
+"""
+
+# Kinds of ids: that of a row, and of dead letters of rows that had no id or had one.
+_ROW = 0
+_REFUSED_UNSENT = 1
+_REFUSED = 2
+# The number of a row is multiplied by this, to leave room for the kind.
 _KINDS = 4
 _KEY = DIGEST + 4
+# The values of hexadecimal digits by their bytes; 255 for other bytes.
 _NIBBLES = np.full(256, 255, np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
 def batch_keys(ids: pa.BinaryArray, prefix: bytes) -> tuple[Keys, IntArray]:
-    """Return the keys of those ids that `MessageIds` makes for a batch, and their indices, ascending.
+    """Return the keys of ids that `MessageIds` makes for a batch, and their indices, ascending.
 
     `prefix` is `WriteTask.prefix`. Ids of partitions, of other batches and of users have no key.
     """
     ids = pc.fill_null(ids, NOTHING)
     plain = _plain_keys(ids, prefix)
     keys, indices = plain
-    others = np.setdiff1d(
-        np.flatnonzero(flags(pc.starts_with(ids, prefix))), indices, assume_unique=True
-    )
+    # Ids with a number, and those of dead letters, are few: they are read one by one.
+    of_batch = np.flatnonzero(flags(pc.starts_with(ids, prefix)))
+    others = np.setdiff1d(of_batch, indices, assume_unique=True)
     more = list[bytes]()
     found = list[int]()
     for index in others.tolist():
@@ -56,18 +60,20 @@ def batch_keys(ids: pa.BinaryArray, prefix: bytes) -> tuple[Keys, IntArray]:
 
 
 def _plain_keys(ids: pa.BinaryArray, prefix: bytes) -> tuple[Keys, IntArray]:
-    """Return the keys of the ids that are a prefix and a hash, as nearly all are, and their indices."""
+    """Return the keys of ids that are a prefix and a hash, as nearly all are, and their indices."""
     count = len(ids)
     width = len(prefix) + _HEX
-    offsets = np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + count + 1].astype(
-        np.int64
-    )
+    _, offset_buffer, data = ids.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32)[ids.offset : ids.offset + count + 1]
+    offsets = offsets.astype(np.int64)
+    # The ids of the right length, as rows of a matrix of bytes.
     fitting = np.flatnonzero(np.diff(offsets) == width)
-    octets = np.frombuffer(ids.buffers()[2] or b"", np.uint8)
+    octets = np.frombuffer(data or b"", np.uint8)
     texts = octets[offsets[fitting][:, np.newaxis] + np.arange(width)]
     nibbles = _NIBBLES[texts[:, len(prefix) :]]
     ours = (texts[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
     good = ours & (nibbles < 16).all(axis=1)
+    # Two digits make a byte of the digest. The last four bytes stay zero: the first of equal rows.
     keys = np.zeros((int(np.count_nonzero(good)), _KEY), np.uint8)
     keys[:, :DIGEST] = nibbles[good, 0::2] << 4 | nibbles[good, 1::2]
     return keys.view(f"S{_KEY}").reshape(-1), fitting[good]
@@ -80,25 +86,32 @@ def _key_of(match: re.Match[bytes]) -> bytes:
         kind = _REFUSED_UNSENT
     elif refused:
         kind = _REFUSED
-    return bytes.fromhex(digest.decode()) + (int(number or 0) * _KINDS + kind).to_bytes(4, "big")
+    tail = int(number or 0) * _KINDS + kind
+    return bytes.fromhex(digest.decode()) + tail.to_bytes(4, "big")
 
 
 def rows_of_keys(keys: Keys) -> tuple[Keys, IntArray]:
-    """Return what tells the rows of keys apart, equal ones not among them, and the numbers of equal ones."""
+    """Return the rows of keys, which are the same for equal rows, and the numbers of equal ones.
+
+    A row is the digest and the kind of its id.
+    """
     octets = np.ascontiguousarray(keys).view(np.uint8).reshape(-1, _KEY)
     tails = np.ascontiguousarray(octets[:, DIGEST:]).view(">u4").reshape(-1).astype(np.int64)
-    rows = np.concatenate(
-        (octets[:, :DIGEST], (tails % _KINDS).astype(np.uint8)[:, np.newaxis]), axis=1
-    )
-    return np.ascontiguousarray(rows).view(f"S{DIGEST + 1}").reshape(-1), tails // _KINDS
+    kinds = (tails % _KINDS).astype(np.uint8)
+    rows = np.concatenate((octets[:, :DIGEST], kinds[:, np.newaxis]), axis=1)
+    texts = np.ascontiguousarray(rows).view(f"S{DIGEST + 1}").reshape(-1)
+    return texts, tails // _KINDS
 
 
 def id_of_key(row: bytes, number: int, prefix: bytes) -> bytes:
-    """Return the message id of a row, as `rows_of_keys` returns it, with a number among equal ones."""
-    row = row.ljust(DIGEST + 1, b"\0")  # numpy leaves out zeros at the end
+    """Return the message id of a row of `rows_of_keys`, with its number among equal ones."""
+    # numpy leaves out zeros at the end.
+    row = row.ljust(DIGEST + 1, b"\0")
     kind = row[DIGEST]
-    hashed = row[:DIGEST].hex().encode()
-    parts = [prefix, DEAD if kind == _REFUSED_UNSENT else b"", hashed]
+    parts = [prefix]
+    if kind == _REFUSED_UNSENT:
+        parts.append(DEAD)
+    parts.append(row[:DIGEST].hex().encode())
     if number:
         parts.append(b".%d" % number)
     if kind == _REFUSED:
