@@ -1,7 +1,8 @@
 """The layout of a batch: which rows are in which partition. Spark does not promise that it stays.
 
-Adaptive query execution coalesces the partitions of a shuffle by the number of cores, and file sources cut their files
-by it. So a batch that is written again on other cores may have its rows in other partitions. Pure.
+Adaptive query execution coalesces the partitions of a shuffle by the number of cores, and file
+sources cut their files by it. So a batch that is written again on other cores may have its rows in
+other partitions. Pure.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.message_ids import Scheme
 
 ADVICE = (
-    "jetstream sink: the message id of a row holds the row's partition, and a batch that is written again may have "
-    "other partitions: adaptive query execution and file sources divide rows by the number of cores. If a batch fails "
-    "and comes again on other cores, rows may be stored twice. Keep columns stream and sequence of a JetStream source, "
-    "or set option messageIds to content if the rows of a batch are distinct, or option delivery to exactly-once, or "
+    "jetstream sink: the message id of a row holds the row's partition, and a batch that is written "
+    "again may have other partitions: adaptive query execution and file sources divide rows by the "
+    "number of cores. If a batch fails and comes again on other cores, rows may be stored twice. "
+    "Keep columns stream and sequence of a JetStream source, or set option messageIds to content if "
+    "the rows of a batch are distinct, or option delivery to exactly-once, or "
     "spark.sql.adaptive.enabled to false"
 )
-
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _ADAPTIVE_STREAMS = "spark.sql.adaptive.streaming.stateless.enabled"
@@ -29,9 +30,10 @@ _FIRST_WITH_STREAMS = (4, 1)
 def is_adaptive(
     local_property: Callable[[str], str | None], *, streaming: bool, spark: str
 ) -> bool:
-    """Whether adaptive query execution may be on for a task with these local properties, as it is by default.
+    """Whether adaptive query execution may be on for a task with these local properties.
 
-    `spark` is the version of Spark. Tasks know only the settings that differ from their defaults.
+    `spark` is the version of Spark. Tasks know only the settings that differ from their defaults,
+    and it is on by default.
     """
     if local_property(_ADAPTIVE) == "false":
         return False

@@ -1,12 +1,14 @@
 """Message ids that are the same whenever the same batch writes the same row. Pure.
 
-docs/delivery.md ("Message ids") says what an id consists of, and why a row's place in its partition is no part of it::
+docs/delivery.md ("Message ids") lists the parts of an id, and says why a row's place in its
+partition is none of them::
 
-    <write>.<batch>.<hash>[.<number>]               ids of a batch: a row has its id in whichever partition it is
+    <write>.<batch>.<hash>[.<number>]               ids of a batch: the same in each partition
     <write>.<batch>.<partition>.<hash>[.<number>]   ids of a partition
 
-The hash is that of subject, header lines and payload, and of the message that the row was read from, where the row
-says so. Equal rows of a task have numbers; equal rows of several tasks share ids of a batch (`sink.equal_rows`).
+The hash is that of subject, header lines and payload, and of the message that the row was read
+from, where the row says so. Equal rows of a task have numbers; equal rows of several tasks share
+ids of a batch (`sink.equal_rows`).
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ DEAD = b"dead."
 
 @dataclass(frozen=True)
 class WriteTask:
-    """The write that the rows belong to: the same for every attempt of a task, and different for every other task.
+    """The write that rows belong to: the same for all attempts of a task, and for no other task.
 
-    `write` is the id of the query or of the batch write, `batch` the number of the micro-batch (0 for a batch write).
-    `run` names the job that writes the batch: a batch that is written again after a restart has another one, and maybe
-    its rows in other partitions. The ledger remembers the task for `expires` seconds, None for good.
+    `write` is the id of the query or of the batch write, `batch` the number of the micro-batch (0
+    for a batch write). `run` names the job that writes the batch: a batch that is written again
+    after a restart has another one, and maybe its rows in other partitions. The ledger remembers
+    the task for `expires` seconds, None for good.
     """
 
     write: str
@@ -72,10 +75,11 @@ class WriteTask:
 
 @dataclass(frozen=True)
 class Scheme:
-    """The parts of the message ids of a write, beside the write, the batch and the content of a row.
+    """The parts of the message ids of a write, beside the write, the batch and a row's content.
 
-    `origin`: the stream and sequence of the message that the row was read from, where the row has them. `partition`:
-    the row's partition, where it has no origin. `number`: the number of the row among equal ones of its partition.
+    `origin`: the stream and sequence of the message that the row was read from, where the row has
+    them. `partition`: the row's partition, where it has no origin. `number`: the number of the row
+    among equal ones of its partition.
     """
 
     partition: bool = True
@@ -84,7 +88,10 @@ class Scheme:
 
     @classmethod
     def of(cls, delivery: str, message_ids: str, columns: Collection[str]) -> Scheme | None:
-        """Return the scheme for a write to subjects, by its options and columns; None if its messages have no ids."""
+        """Return the scheme for a write to subjects, by its options and columns.
+
+        None if its messages have no ids.
+        """
         if delivery == "at-least-once":
             return None
         if message_ids == "content":
@@ -92,7 +99,8 @@ class Scheme:
         origin = {"stream", "sequence"}.issubset(columns)
         if delivery == "exactly-once":
             return cls(partition=False, origin=origin)
-        # A row that removes others is not stored again in place of an equal one (`sink.equal_rows`).
+        # A row that removes others is not stored again in place of an equal one
+        # (`sink.equal_rows`).
         rolling = not {"rollup", "schedule"}.isdisjoint(columns)
         return cls(origin=origin and not rolling)
 
@@ -105,12 +113,14 @@ class Scheme:
 class MessageIds:
     """Makes the message ids for the rows of one task, portion by portion, in the order of the task.
 
-    With `dead` they are ids of dead letters. The object keeps 16 to 32 bytes for each row that `ids` has got.
+    With `dead` they are ids of dead letters. The object keeps 16 to 32 bytes for each row that
+    `ids` has got.
 
-    `content` tells the rows so far from other rows, in whatever order they came: the sum of a hash of each (of its own
-    `msg_id`, or else of subject, headers, payload and origin), modulo 2**64. `own` is the same of `msg_id` and subject
-    of the rows with a `msg_id`, 0 if there are none: ids belong to streams, so the same one at another subject is
-    another row. `partitioned` says whether an id has the partition in it.
+    `content` tells the rows so far from other rows, in any order: the sum of a hash of each (of its
+    own `msg_id`, or else of subject, headers, payload and origin), modulo 2**64. `own` is the same
+    of `msg_id` and subject of the rows with a `msg_id`, 0 if there are none: ids belong to streams,
+    so the same one at another subject is another row. `partitioned` says whether an id has the
+    partition in it.
     """
 
     def __init__(self, task: WriteTask, scheme: Scheme = Scheme(), *, dead: bool = False) -> None:
@@ -143,10 +153,14 @@ class MessageIds:
         self._add(rows, _nameless(rows))
 
     def _add(self, rows: Rows, nameless: Rows) -> bytes:
-        """Add rows to `content` and `own`. Return the digests of `nameless`, those of them without a `msg_id`."""
+        """Add rows to `content` and `own`. Return the digests of `nameless`.
+
+        These are the rows without a `msg_id`.
+        """
         digests = _digests(_contents(nameless, origin=self._scheme.origin))
         hashes = int(_keys(digests).sum())
-        # Rows with ids of their own do not count among equal ones: they may come in another order the next time.
+        # Rows with ids of their own do not count among equal ones: they may come in another order
+        # the next time.
         if rows.msg_id is not None:
             hashes += int(subject_hashes(rows.msg_id.drop_null(), STABLE).sum())
             own = pc.binary_join_element_wise(rows.msg_id, rows.subject, piece(b"\r\n")).drop_null()
@@ -176,14 +190,17 @@ class MessageIds:
         )
 
     def _ordinals(self, digests: bytes) -> pa.BinaryArray | pa.BinaryScalar:
-        """What follows the hash: nothing for the first row with it, `.1` for the second, and so on.
+        """Return the end of each id: nothing for the first row with a hash, `.1` for the second.
 
-        Two different rows that share 64 bits of their hashes still have different ids. It then depends on their order
-        which of the two has no number.
+        Two different rows that share 64 bits of their hashes still have different ids. It then
+        depends on their order which of the two has no number.
         """
         keys = _keys(digests).copy()
         count = len(keys)
-        keys[keys == 0] = 1  # the set takes 0 for 1, too
+        # The set takes 0 for 1, too.
+        keys[keys == 0] = 1
+        # The first row with each hash in this portion may have an equal one in an earlier portion.
+        # The others have one here.
         order = np.argsort(keys, kind="stable")
         ranked = keys[order]
         first = np.concatenate((np.ones(min(count, 1), np.bool_), ranked[1:] != ranked[:-1]))
@@ -217,8 +234,8 @@ def _keys(digests: bytes) -> Hashes:
 def _contents(rows: Rows, *, origin: bool) -> pa.BinaryArray:
     """Return the bytes that tell each row from others: different rows give different bytes.
 
-    A subject has no blank, and an empty line ends the header lines after it. An origin begins with a zero byte, which
-    no subject has.
+    A subject has no blank, and an empty line ends the header lines after it. An origin begins with
+    a zero byte, which no subject has.
     """
     parts = [rows.subject, piece(b" "), rows.lines, piece(b"\r\n"), rows.data]
     if origin and rows.origin is not None:

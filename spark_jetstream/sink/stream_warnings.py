@@ -41,14 +41,14 @@ def warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
         f"persist_mode of {state.name} at {options.connection!r}"
     ):
         log.warning(
-            "stream %s acknowledges rows before it has stored them (persist_mode async): a crash of its server loses "
-            "rows that count as written; write to a stream without it",
+            "stream %s acknowledges rows before it has stored them (persist_mode async): a crash of "
+            "its server loses rows that count as written; write to a stream without it",
             state.name,
         )
     if drops_rows(state) and first_time(f"consumers of {state.name} at {options.connection!r}"):
         log.warning(
-            "stream %s keeps messages only for its consumers (retention interest) and has none: it acknowledges rows "
-            "and drops them; create a consumer before you write",
+            "stream %s keeps messages only for its consumers (retention interest) and has none: it "
+            "acknowledges rows and drops them; create a consumer before you write",
             state.name,
         )
 
@@ -63,8 +63,9 @@ def _warn_of_lost_ids(state: StreamSummary, options: SinkOptions, needs: frozens
     if removals is None or not first_time(f"ids of {state.name} at {options.connection!r}"):
         return
     log.warning(
-        "stream %s removes messages %s. Its server forgets their message ids when it restarts: rows that are written "
-        "again after a restart may be stored twice, also within the duplicate window (option delivery deduplicated)",
+        "stream %s removes messages %s. Its server forgets their message ids when it restarts: rows "
+        "that are written again after a restart may be stored twice, also within the duplicate "
+        "window (option delivery deduplicated)",
         state.name,
         removals,
     )
@@ -112,8 +113,8 @@ def _warn_of_own_replies(state: StreamSummary, connection: ConnectionOptions) ->
     inboxes = stored_replies(state.subjects, connection.api_prefix, connection.inbox_prefix)
     if inboxes and first_time(f"replies in {state.name} at {connection!r}"):
         log.warning(
-            "stream %s stores the acknowledgements of rows as well, because its subjects (%s) match those at which the "
-            "writer receives them (%s.>): %s",
+            "stream %s stores the acknowledgements of rows as well, because its subjects (%s) match "
+            "those at which the writer receives them (%s.>): %s",
             state.name,
             brief(", ".join(inboxes)),
             connection.inbox_prefix,
@@ -126,9 +127,9 @@ def _warn_of_a_short_window(state: StreamSummary, options: SinkOptions) -> None:
     if options.delivery != "deduplicated" or state.duplicate_window >= needed:
         return
     log.warning(
-        "stream %s remembers message ids for %g s (duplicate_window), less than the %g s for which a row may be "
-        "sent again (options retryTimeout, ackTimeout): after an outage a row may be stored twice; make the window "
-        "longer or set delivery to exactly-once",
+        "stream %s remembers message ids for %g s (duplicate_window), less than the %g s for which "
+        "a row may be sent again (options retryTimeout, ackTimeout): after an outage a row may be "
+        "stored twice; make the window longer or set delivery to exactly-once",
         state.name,
         state.duplicate_window,
         needed,
@@ -144,8 +145,8 @@ def check_interval(
 ) -> None:
     """Warn if the micro-batches of a query are further apart than a stream remembers message ids.
 
-    `write` is the id of the query in message ids, `batch` the number of the committed micro-batch, and `streams` holds
-    its first and last sequence in each stream.
+    `write` is the id of the query in message ids, `batch` the number of the committed micro-batch,
+    and `streams` holds its first and last sequence in each stream.
     """
     if options.delivery != "deduplicated" or not batch:
         return
@@ -169,10 +170,11 @@ def check_interval(
 def _seconds_between(requests: Requests, stream: str, first: int, before: bytes) -> float | None:
     """Return the seconds between the first message of a batch and the last one of the batch before.
 
-    `before` begins the message ids of that one. The process that commits may be a new one each time, so it cannot
-    remember the time. None if the message before the first one is another.
+    `before` begins the message ids of that one. The process that commits may be a new one each
+    time, so it cannot remember the time. None if the message before the first one is another.
     """
-    here, earlier = [_message(requests, stream, sequence) for sequence in (first, first - 1)]
+    here = _message(requests, stream, first)
+    earlier = _message(requests, stream, first - 1)
     if here is None or earlier is None or not earlier.message_id.startswith(before):
         return None
     return (here.time - earlier.time) / 1e9
@@ -184,9 +186,9 @@ def _message(requests: Requests, stream: str, sequence: int) -> RawMessage | Non
 
 def _warn_of_a_long_interval(stream: str, seconds: float, window: float) -> None:
     log.warning(
-        "micro-batches are %.3g s apart, and stream %s remembers message ids for %g s (duplicate_window): when "
-        "the query is restarted in the middle of one, rows may be stored twice; make the window longer than "
-        "the trigger interval or set delivery to exactly-once",
+        "micro-batches are %.3g s apart, and stream %s remembers message ids for %g s "
+        "(duplicate_window): when the query is restarted in the middle of one, rows may be stored "
+        "twice; make the window longer than the trigger interval or set delivery to exactly-once",
         seconds,
         stream,
         window,

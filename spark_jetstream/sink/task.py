@@ -46,6 +46,8 @@ def write_task(
 ) -> TaskReport:
     """Store all rows of a task, and return what is stored.
 
+    `ledger_times` are for delivery exactly-once.
+
     Raises `RowRefused` for a row without a `deadLetterSubject`, `OutageError`, `DeliveryError` if
     the task cannot keep what option delivery promises, and `JetStreamError` for another error that
     no retry can mend.

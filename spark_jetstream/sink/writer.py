@@ -1,4 +1,4 @@
-"""The writers of the data source, for batch writes and streaming queries (pyspark.sql.datasource)."""
+"""The writers of the data source (pyspark.sql.datasource), for batch writes and for queries."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Committed(WriterCommitMessage):
-    """The message of a finished task to the driver: its `TaskReport`, the task, and the run of its query.
+    """The message of a finished task to the driver: its report, the task, and the run of its query.
 
-    `adaptive`: Spark may give the rows other partitions when it runs the job again (adaptive query execution).
+    `adaptive`: Spark may give the rows other partitions when it runs the job again (adaptive query
+    execution).
     """
 
     report: TaskReport
@@ -68,10 +69,10 @@ class _Sink:
         overwrite: bool,
         prepare: Callable[[SinkOptions], None],
     ) -> None:
-        """Check options, columns and server. Call `prepare` before the first request about a stream.
+        """Check options, columns and server.
 
-        `overwrite` of a streaming query means output mode "complete": each micro-batch stores the
-        whole result again.
+        Call `prepare` before the first request about a stream. `overwrite` of a streaming query
+        means output mode "complete": each micro-batch stores the whole result again.
         """
         options = hidden(options)
         kind = sink_kind(options)
@@ -184,20 +185,22 @@ class _Sink:
 
         Once for a run of a query, or for batch writes to a target.
         """
-        if not self._repeatable:
+        if not self._repeatable or not self._may_depend_on_layout(tasks):
             return
-        if tasks:
-            in_danger = any(task.adaptive and task.report.partitioned for task in tasks)
-        else:
-            # Without a task that has ended nobody knows whether Spark is adaptive.
-            in_danger = self.dataset.depends_on_layout()
         if tasks and self.streaming:
             writer = tasks[0].run
         else:
             # Each write of a query with foreachBatch has a writeId of its own.
             writer = f"{self.options.stream} {self.options.subject}"
-        if in_danger and first_time(f"layout of {writer}"):
+        if first_time(f"layout of {writer}"):
             _driver_log().warning("%s", ADVICE)
+
+    def _may_depend_on_layout(self, tasks: Sequence[Committed]) -> bool:
+        """Whether rows have their partition in their ids, and Spark may give them another one."""
+        if tasks:
+            return any(task.adaptive and task.report.partitioned for task in tasks)
+        # Without a task that has ended nobody knows whether Spark is adaptive.
+        return self.dataset.depends_on_layout()
 
     @property
     def _repeatable(self) -> bool:
