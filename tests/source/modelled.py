@@ -229,6 +229,8 @@ class Query:
         except (DataLossError, StreamNotFound) as error:
             self.say(f"{doing}: {error}")
             self.check(self.fails and (sure or "~" in losses.values()), f"{doing} must not fail")
+            # Another stream of the query may have been committed before the loss was found.
+            self._check_removed(doing, before)
             self._end_run()
             raise Stopped from None
         self.check(not sure or not self.fails, f"{doing} does not report {losses}")
@@ -245,6 +247,10 @@ class Query:
             self.check(doubted or loss[:1] != "?", f"{doing} does not warn: {self.warnings}")
             if doubted and life is not None:  # a run says once of a gap that it may be a loss
                 self.looks.setdefault(name, []).append((life.created, life.first, 0))
+        self._check_removed(doing, before)
+
+    def _check_removed(self, doing: str, before: set[tuple[str, int]]) -> None:
+        """No message that `_uncommitted` had before is gone; the model knows what commits removed."""
         if self.options["durable"] and self.reader is not None:
             self.reader.open_planner(resumed=True).progress.settle()
         self._look()
