@@ -26,7 +26,12 @@ from spark_jetstream.source.positions import ending_position, starting_position
 from spark_jetstream.source.ranges import Split, cut_at, ranges_between, shares
 from spark_jetstream.source.selection import Selection
 from spark_jetstream.source.splits import count_again
-from spark_jetstream.source.stream_batch import BatchBytes, PlannedRange, StreamBatch
+from spark_jetstream.source.stream_batch import (
+    BatchBytes,
+    CountedRange,
+    PlannedRange,
+    StreamBatch,
+)
 from spark_jetstream.source.stream_plan import StreamPlan
 
 log = logging.getLogger(__name__)
@@ -59,8 +64,9 @@ class Planner:
         self._selection = Selection(options, requests, clock) if options.finds_streams else None
         # A beginning that no batch has stored yet.
         self._unwritten: Offset | None = None
-        # The batch that `latest` has decided last, and what was counted for its cuts.
-        self._decided: tuple[tuple[Offset, Offset] | None, Mapping[str, Split]] = None, {}
+        # The end of the batch that `latest` has decided last, and what was counted for its cuts.
+        self._decided: Offset | None = None
+        self._counted: Mapping[str, CountedRange] = {}
         self._dropped: set[str] = (
             set()
         )  # streams of the checkpoint that are logged as no longer read
@@ -267,12 +273,17 @@ class Planner:
         ends = Offset(self._ends(batches, limited=limited))
         # What was counted as nothing may be something: also such a batch must run again with the
         # same tasks.
-        splits = self._split(self._wholes(starts, ends))
+        wholes = self._wholes(starts, ends)
+        splits = self._split(wholes)
         end = Offset(ends.streams, {name: split.cuts for name, split in splits.items()})
         if end == start:
             # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
             self.progress.settle()
-        self._decided = (starts, end), splits
+        self._decided = end
+        self._counted = {
+            name: CountedRange(batches[name].read_up_to, wholes[name], split)
+            for name, split in splits.items()
+        }
         return end
 
     def _batches(self, start: Offset) -> dict[str, StreamBatch]:
@@ -471,7 +482,7 @@ class Planner:
             planned = PlannedRange(whole, found.get(name), start.streams[name], end.cuts.get(name))
             planned.trim(read.get(name))
             streams[name] = planned
-        splits = self._decided_splits(start, end, streams)
+        splits = self._decided_splits(end, streams)
         uncounted: dict[str, SequenceRange] = {}
         for name, planned in streams.items():
             part = planned.counted_part(has_cuts=bool(end.cuts))
@@ -483,18 +494,14 @@ class Planner:
         tasks = self._tasks(rests, splits, end.cuts)
         return [streams[task.stream].within_stream(task) for task in tasks]
 
-    def _decided_splits(
-        self, start: Offset, end: Offset, streams: Mapping[str, PlannedRange]
-    ) -> dict[str, Split]:
+    def _decided_splits(self, end: Offset, streams: Mapping[str, PlannedRange]) -> dict[str, Split]:
         """Return the splits that `latest` has counted, of the streams that have lost nothing since."""
-        batch, counted = self._decided
-        if batch != (start, end):
-            return {}
         splits: dict[str, Split] = {}
-        for name, split in counted.items():
-            planned = streams[name]
-            if split.cuts == planned.cuts and planned.rest == planned.whole:
-                splits[name] = split
+        if end == self._decided:
+            for name, planned in streams.items():
+                counted = self._counted.get(name)
+                if counted is not None and counted.is_of(planned):
+                    splits[name] = counted.split
         return splits
 
     def _report_lost_since(

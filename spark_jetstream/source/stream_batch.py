@@ -8,6 +8,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.admission import bytes_to_messages, limit_end
 from spark_jetstream.source.continuity import Evidence
 from spark_jetstream.source.offsets import Cuts, StreamPosition
+from spark_jetstream.source.ranges import Split
 from spark_jetstream.source.stream_plan import StreamPlan
 
 
@@ -156,3 +157,25 @@ class PlannedRange:
             # Past the end there is no task, and nothing to cut.
             return None
         return replace(self.rest, end=min(self.rest.end, last + 1))
+
+
+@dataclass(frozen=True)
+class CountedRange:
+    """The range of one stream in the micro-batch that a run has decided, as the run has counted it.
+
+    `read_up_to` is the position of the query. `counted` begins where the stream continued: between
+    the two lies the gap, if there was one, which the run has reported. `split` has the cuts and the
+    counts.
+    """
+
+    read_up_to: StreamPosition | None
+    counted: SequenceRange
+    split: Split
+
+    def is_of(self, planned: PlannedRange) -> bool:
+        """Whether a range that is planned is this one, and has lost nothing since it was counted."""
+        if (planned.start, planned.cuts) != (self.read_up_to, self.split.cuts):
+            return False
+        # The range may begin in the gap, which may be no loss as the stream is now. No message was
+        # in the gap when the rest was counted.
+        return planned.rest.first <= self.counted.first and planned.rest.end == self.counted.end

@@ -87,6 +87,7 @@ class Query:
         self.parts: list[Any] | None = None
         self.counted: dict[str, set[int]] = {}
         self.uncounted: set[str] = set()
+        self.counted_from: dict[str, int] = {}  # of the streams that went on behind a gap
         self.unread: list[int] = []
         self.rows: dict[int, list[Stored]] = {}
         self.to_commit: dict[str, Any] | None = None
@@ -434,6 +435,7 @@ class Query:
         losses = self._losses(begin, positions(start) if start is not None else ())
         with self.expecting(f"decide {begin}", losses):
             end = written(self.reader.latestOffset(*arguments))
+        self.counted_from = self._behind_gaps()
         self.say(f"decide {shown(start)} -> {shown(end)} {losses}")
         if start is not None:
             self._check_end(begin, positions(end), losses)
@@ -611,10 +613,10 @@ class Query:
         ]
         self.say(f"cut {ranges} {losses}")
         decided = self.decided and self._begun(dict(self.begin)) == before
-        count = self._count()
+        count, behind = self._count(), self._behind_gaps()
         for name in count:
-            # Where the query goes on behind a gap, it counts what is left.
-            if decided and not self._warned(name, "failOnDataLoss is false"):
+            # Where the query goes on behind a gap that has grown since, it counts what is left.
+            if decided and behind.get(name, 0) <= self.counted_from.get(name, 0):
                 count[name] = self.counted[name]
         self.counted = count
         self.uncounted = {
@@ -629,6 +631,14 @@ class Query:
         self.chance.shuffle(self.unread)
         self.unread += self.unread[: self.chance.choice([0, 0, 1])]
         self.rows = {}
+
+    def _behind_gaps(self) -> dict[str, int]:
+        """Where the query goes on now in the streams whose gap it has just reported."""
+        return {
+            name: kept.life.first
+            for name, kept in self.by_name().items()
+            if kept.life is not None and self._warned(name, "failOnDataLoss is false")
+        }
 
     def _check_tasks(self) -> None:
         """Each message has one task, always the same, and there are as many tasks as the options ask for."""

@@ -344,6 +344,35 @@ def test_a_task_reports_a_message_that_was_deleted_since_it_was_counted(stream: 
     assert read(case.stream.url, tasks) == {case.stream.name: []}
 
 
+def test_a_gap_of_one_stream_changes_no_count(stream: MakeStream) -> None:
+    """Neither that of the messages behind it, nor those of the other streams of the batch."""
+    gapped, other = stream(max_msgs=10), stream()
+    names = f"{gapped.name},{other.name}"
+    start = driver(gapped.url, names).initial()
+    gapped.fill(15)
+    other.fill(10)
+    planner = driver(gapped.url, names, failOnDataLoss="false")
+    end = planner.latest(start, limited=True)
+    gapped.remove(9)
+    other.remove(7)
+    for part in planner.ranges(start, end):
+        removed = f"1 of 10 messages of stream {part.stream}.* after this read was planned"
+        with pytest.raises(DataLossError, match=removed):
+            read(gapped.url, [part])
+
+
+def test_a_stream_that_is_no_longer_read_changes_no_count(stream: MakeStream) -> None:
+    kept, dropped = stream(), stream()
+    start = driver(kept.url, f"{kept.name},{dropped.name}").initial()
+    kept.fill(10)
+    planner = driver(kept.url, kept.name)
+    end = planner.latest(start, limited=True)
+    kept.remove(7)
+    [part] = planner.ranges(start, end)
+    with pytest.raises(DataLossError, match=r"1 of 10 messages .* after this read was planned"):
+        read(kept.url, [part])
+
+
 @pytest.mark.parametrize("available_now", [False, True])
 def test_the_position_of_a_quiet_filter_keeps_up(stream: MakeStream, available_now: bool) -> None:
     """Also while nothing is stored, and in runs that end: a later run could not tell what goes from a loss."""
