@@ -126,6 +126,10 @@ class PlannedRange:
             return self.whole.end
         if not self.of_same_stream:
             return self.whole.first
+        if self.start.next > self.whole.end:
+            # A new query that crashed in this batch would begin behind it now. It goes on at the
+            # end of the batch, so that nothing from there on may be committed.
+            return self.whole.end
         position = self._plan.continued(self.start, read)
         lost_tail = position.created != self.whole.created or position.next < self.start.next
         if lost_tail:

@@ -373,6 +373,56 @@ def test_a_stream_that_is_no_longer_read_changes_no_count(stream: MakeStream) ->
         read(kept.url, [part])
 
 
+def test_a_query_that_begins_anew_behind_its_first_batch(stream: MakeStream) -> None:
+    """Spark plans that batch again after a crash, from where the query would begin now.
+
+    It goes on at the end of the batch, so that the messages from there on must be held.
+    """
+    s = stream(retention="interest", allow_direct=True)
+    make_consumer(s, "other", filter_subject=f"{s.subject}.b")  # with its message there is no gap
+    given: dict[str, Any] = {
+        "durable": "query",
+        "subjects": f"{s.subject}.a",
+        "maxMessagesPerTrigger": 2,
+    }
+    first = driver(s.url, s.name, startingOffsets="earliest", **given)
+    start = first.initial()
+    s.fill_in_turn(3, "aab")
+    s.fill(7)
+    end = first.latest(start, limited=True)
+    assert end.streams[s.name].next == 3
+
+    planner = driver(s.url, s.name, startingOffsets="latest", **given)
+    later = planner.initial()
+    assert later.streams[s.name].next == 11
+    assert read(s.url, planner.ranges(later, end)) == {s.name: []}
+    assert planner_after(planner, end) == list(range(4, 11))
+
+
+def test_what_goes_before_a_query_begins_anew_is_no_loss_behind_its_first_batch(
+    stream: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The consumer has held what matches since the end of the batch, and shows that nothing was purged."""
+    s = stream(retention="interest", allow_direct=True)
+    given: dict[str, Any] = {
+        "durable": "query",
+        "subjects": f"{s.subject}.a",
+        "startingOffsets": "earliest",
+    }
+    first = driver(s.url, s.name, maxMessagesPerTrigger=1, **given)
+    start = first.initial()
+    s.fill_in_turn(3, "aba")
+    end = first.latest(start, limited=True)
+    s.remove(1)
+
+    planner = driver(s.url, s.name, **given)
+    later = planner.initial()
+    assert (end.streams[s.name].next, later.streams[s.name].next) == (2, 3)
+    assert read(s.url, planner.ranges(later, end)) == {s.name: []}
+    assert planner_after(planner, end) == [3]
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("available_now", [False, True])
 def test_the_position_of_a_quiet_filter_keeps_up(stream: MakeStream, available_now: bool) -> None:
     """Also while nothing is stored, and in runs that end: a later run could not tell what goes from a loss."""
