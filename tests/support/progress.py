@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from nats.js.client import JetStreamContext
 
-from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.connection import Connection, Question
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import PermissionDenied
@@ -56,6 +56,16 @@ class Wire:
         return reply
 
     ask = api
+
+    def ask_all(self, questions: Sequence[Question], **given: Any) -> Any:
+        asked = [question.subject.removeprefix("$JS.API.") for question in questions]
+        for subject in asked:
+            self.subjects.append(subject)
+            self.before(subject)
+        replies = self.real.ask_all(questions, **given)
+        for subject in asked:
+            self.after(subject)
+        return replies
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
