@@ -165,7 +165,9 @@ class Planner:
                 "stream %s was deleted: the query forgets it, and has read all that it knew of",
                 plan.name,
             )
-        del self._plans[plan.name]
+        if not planned:
+            # The next look, which comes before the next batch, still has to know what was not read.
+            del self._plans[plan.name]
 
     def _begun(
         self,

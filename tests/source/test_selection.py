@@ -427,6 +427,24 @@ def test_a_loss_that_is_accepted(server: NatsServer, caplog: pytest.LogCaptureFi
     ]
 
 
+def test_a_stream_that_is_deleted_under_a_batch_had_more_than_that(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run that plans the batch without it has seen more messages than the batch was to read."""
+    create(server.url, "A_1")
+    fill(server.url, "A_1", 10)
+    query = Finder(server, maxMessagesPerTrigger=5, failOnDataLoss="false")
+    end = query.plan()
+    delete(server, "A_1")
+    assert query.take(end) == {}
+    assert query.rest() == {}
+    lost = (
+        "stream A_1 was deleted, and had messages that were not read; failOnDataLoss is false, so the query goes on "
+        "without them"
+    )
+    assert caplog.messages == [lost, lost]
+
+
 @pytest.mark.parametrize("others", [["A_1"], []], ids=str)
 def test_a_batch_that_was_planned_with_a_deleted_stream(
     server: NatsServer, others: list[str]
