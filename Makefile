@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all histories chaos soak fuzz lint docs audit release-check bench bench-quick bench-cluster compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all histories chaos soak fuzz generate lint docs audit release-check bench bench-quick bench-cluster compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ soak: $(INSTALLED) ## Run under load for an hour with a restart each minute, and
 fuzz: $(INSTALLED) ## Give everything that reads bytes of others inputs that nobody meant, ten minutes; prints the seed
 	@$(PY) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),600) $(FUZZ_TARGET:%=--target %) $(FUZZ_SEED:%=--seed %) \
 		$(FUZZ_ENGINE:%=--engine %)
+
+generate: $(INSTALLED) ## Write the pages that are made of the code: options, commands, logins, the tree of modules, and the notebooks' .ipynb
+	@$(PY) -m tests.docs.references
+	@$(PY) -m tests.client.logins
+	@$(PY) -m tools.architecture
+	@$(PY) tools/site/build.py
 
 lint: $(INSTALLED) ## Check style and types, and what sdist and wheel hold
 	@$(PY) -m ruff check .

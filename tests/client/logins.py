@@ -1,6 +1,6 @@
 """Every way to log in, right and with each thing wrong: the table that the tests try, and that docs/logins.md shows.
 
-Run ``python -m tests.client.logins > docs/logins.md`` after a change.
+Run ``make generate`` after a change.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +26,9 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.testing.process import LOOPBACK
 from tests.support.identities import Operator, user
+from tests.support.pages import ROOT
 
+PAGE = ROOT / "docs" / "logins.md"
 PASSWORD = "right-pass-7f3a@:/ ü"
 WRONG = "wrong-pass-91be"
 Given = Mapping[str, str | None]
@@ -545,7 +546,7 @@ CHANGES = (
 
 _HEAD = """# Logins
 
-<!-- Made by `python -m tests.client.logins > docs/logins.md`; do not edit. -->
+<!-- Made by `make generate`; do not edit. -->
 
 Every way to log in, as the tests try it with real servers: right, with each thing wrong, and with each thing that may
 change during a run. The page is made from the table of these tests, `tests/client/logins.py`. `…` stands for a name, an
@@ -634,4 +635,4 @@ def _table(names: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    PAGE.write_text(page(), encoding="utf-8")

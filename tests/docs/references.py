@@ -19,7 +19,7 @@ from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOption
 from spark_jetstream.options.specs import EXCLUSIVE, NEEDED
 
 DOCS = Path(__file__).parents[2] / "docs"
-_MADE = "<!-- Made by `python -m tests.docs.references`; do not edit. -->"
+_MADE = "<!-- Made by `make generate`; do not edit. -->"
 
 _OPTIONS_HEAD = f"""\
 # Options

@@ -37,6 +37,7 @@ from tests.support.publish import Message, Publisher
 from tests.support.queries import batch
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
+from tools import architecture
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -479,34 +480,20 @@ def test_the_addresses_of_the_project_are_those_of_pyproject() -> None:
 def test_the_references_of_options_and_commands_are_current() -> None:
     files = [references.DOCS / "options.md", *(references.DOCS / "commands").iterdir()]
     written = {path: path.read_text(encoding="utf-8") for path in files}
-    assert written == references.pages(), "run `python -m tests.docs.references`"
+    assert written == references.pages(), "run `make generate`"
 
 
 def test_the_page_about_logins_is_current() -> None:
-    written = (ROOT / "docs" / "logins.md").read_text(encoding="utf-8")
-    assert written == logins.page(), "run `python -m tests.client.logins > docs/logins.md`"
+    written = logins.PAGE.read_text(encoding="utf-8")
+    assert written == logins.page(), "run `make generate`"
 
 
-def test_the_tree_of_the_architecture_page_has_every_module() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    tree = re.search(r"^```\n(spark_jetstream/\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert tree
-    folders: list[str] = []
-    listed = set()
-    for line in tree[1].splitlines():
-        name = line.split()[0]
-        folders = [*folders[: (len(line) - len(line.lstrip())) // 2], name.rstrip("/")]
-        if name.endswith(".py"):
-            listed.add("/".join(folders))
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "spark_jetstream").rglob("*.py")}
-    inner = {path for path in modules if path.count("/") > 1 and path.endswith("/__init__.py")}
-    assert listed == modules - inner | {"pyspark_jetstream.py"}
+def test_the_architecture_page_is_current_and_names_files_that_exist() -> None:
+    page = architecture.PAGE.read_text(encoding="utf-8")
+    assert page == architecture.page(), "run `make generate`"
     named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", page))
-    assert {
-        path
-        for path in named
-        if not any((root / path).exists() for root in (ROOT, ROOT / "spark_jetstream"))
-    } == set()
+    roots = (ROOT, ROOT / "spark_jetstream")
+    assert [path for path in named if not any((root / path).exists() for root in roots)] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/reading.md"])

@@ -37,9 +37,7 @@ def test_the_jupyter_notebooks_are_made_from_the_sources_and_valid() -> None:
     ]
     for path in build.sources():
         written = path.with_suffix(".ipynb").read_text(encoding="utf-8")
-        assert written == build.text_of(path.read_text(encoding="utf-8")), (
-            "run `python tools/site/build.py`"
-        )
+        assert written == build.text_of(path.read_text(encoding="utf-8")), "run `make generate`"
         nbformat.validate(json.loads(written))
 
 
