@@ -1,7 +1,7 @@
 """Join the sites of several versions: ``.ci/site_versions.py DIRECTORY``, which has a folder for each version.
 
-Writes what the selector of versions reads. A reader who names no version gets the newest release, or ``dev``, the site
-of the main branch, while there is none.
+Writes what the selector of versions reads. A reader who names no version gets the newest release,
+or ``dev``, the site of the main branch, while there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ def join(pages: Path) -> None:
     versions = [*sorted(names - {DEVELOPMENT}, key=Version, reverse=True), DEVELOPMENT]
     listed = [{"version": name, "title": name, "aliases": []} for name in versions]
     (pages / "versions.json").write_text(json.dumps(listed), encoding="utf-8")
-    first = f'<meta http-equiv="refresh" content="0; url={versions[0]}/"><a href="{versions[0]}/">spark-jetstream</a>\n'
+    first = (
+        f'<meta http-equiv="refresh" content="0; url={versions[0]}/"><a '
+        f'href="{versions[0]}/">spark-jetstream</a>\n'
+    )
     (pages / "index.html").write_text(
         f"<!doctype html><title>spark-jetstream</title>{first}", encoding="utf-8"
     )

@@ -1,8 +1,10 @@
-"""`make bench-cluster`: three executors beside a cluster of three servers, and what the model for a cluster predicts.
+"""`make bench-cluster`: three executors beside a cluster of three servers, and what the model for a
+cluster predicts.
 
-The model (docs/tuning.md) adds up the CPU that a message costs server, JVM and Python worker. Here all of them share
-the cores of one machine, so it predicts cores / (server + JVM + Python) messages a second, whatever the number of
-servers, streams and executors. The costs are those of one server and one JVM in the same run.
+The model (docs/tuning.md) adds up the CPU that a message costs server, JVM and Python worker. Here
+all of them share the cores of one machine, so it predicts cores / (server + JVM + Python) messages
+a second, whatever the number of servers, streams and executors. The costs are those of one server
+and one JVM in the same run.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Place(NamedTuple):
 
 @contextmanager
 def places(messages: int) -> Iterator[list[Place]]:
-    """Start one server with one stream, and a cluster with six, whose leaders are spread; fill them."""
+    """Start one server with one stream, and a cluster with six, whose leaders are spread; fill
+    them.
+    """
     with NatsServer() as server, NatsCluster(3) as cluster:
         one, three = (
             Place([server], ["BENCH"]),
@@ -70,8 +74,8 @@ def run(rounds: int, messages: int) -> None:
     costs = dict.fromkeys(("servers us", "Spark us", "Python us"), ".2f")
     table = Table(
         "cluster",
-        f"batch reads of {messages:,} messages of 200 B into noop, {messages // PARTITION} tasks, medians of {rounds} "
-        "rounds; rows a second, and microseconds of CPU a message",
+        f"batch reads of {messages:,} messages of 200 B into noop, {messages // PARTITION} tasks, "
+        f"medians of {rounds} rounds; rows a second, and microseconds of CPU a message",
         **{"executors": "s", "servers": "s", "streams": "s", **rates, **costs},
     )
     cost: float | None = None

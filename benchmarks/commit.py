@@ -1,7 +1,8 @@
-"""What a commit costs the driver of a query with the option `durable`: the look at the consumer, and its move.
+"""What a commit costs the driver of a query with the option `durable`: the look at the consumer,
+and its move.
 
-`python -m benchmarks.commit --commits 300` measures it on a server of its own, after batches of 20 messages. The
-messages of a work queue and of an interest stream are gone when a commit ends.
+`python -m benchmarks.commit --commits 300` measures it on a server of its own, after batches of 20
+messages. The messages of a work queue and of an interest stream are gone when a commit ends.
 """
 
 from __future__ import annotations

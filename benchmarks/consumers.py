@@ -1,8 +1,10 @@
-"""What the tasks of short micro-batches cost a cluster of three: by pull consumers, and by Direct Gets.
+"""What the tasks of short micro-batches cost a cluster of three: by pull consumers, and by Direct
+Gets.
 
-A task that reads with a consumer creates it and deletes it, which the cluster's metadata leader has to agree on with
-the other servers. `python -m benchmarks.consumers` starts micro-batches of several tasks at a fixed rate, without
-Spark, and looks at the CPU of each server and at how long the metadata leader takes to answer a request.
+A task that reads with a consumer creates it and deletes it, which the cluster's metadata leader has
+to agree on with the other servers. `python -m benchmarks.consumers` starts micro-batches of several
+tasks at a fixed rate, without Spark, and looks at the CPU of each server and at how long the
+metadata leader takes to answer a request.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Reader = Callable[[SequenceRange], Iterator[MessageRun]]
 
 
 class Taken(NamedTuple):
-    """Milliseconds of each micro-batch and of each request; seconds of CPU in a second of each server, and here."""
+    """Milliseconds of each micro-batch and of each request; seconds of CPU in a second of each
+    server, and here.
+    """
 
     batches: list[float]
     requests: list[float]
@@ -114,8 +118,9 @@ def compare(rate: float, tasks: int, messages: int, seconds: float, rounds: int)
         percent = ("metadata leader", "stream leader", "others", "reader")
         table = Table(
             "consumers",
-            f"{rate:g} micro-batches/s of {tasks} tasks with {messages:,} messages each, from a stream with three "
-            f"replicas, {rounds} rounds of {seconds:g} s; milliseconds, and CPU in percent of a core",
+            f"{rate:g} micro-batches/s of {tasks} tasks with {messages:,} messages each, from a "
+            f"stream with three replicas, {rounds} rounds of {seconds:g} s; milliseconds, and CPU "
+            "in percent of a core",
             **{"reads": "s", **dict.fromkeys(times, ".2f"), **dict.fromkeys(percent, ".1f")},
         )
         for _ in range(rounds):

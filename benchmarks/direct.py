@@ -1,4 +1,6 @@
-"""Direct reads (`readWith=direct`) beside reads by pull consumers, below Spark, turn by turn on the same server."""
+"""Direct reads (`readWith=direct`) beside reads by pull consumers, below Spark, turn by turn on the
+same server.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ def throughput(url: str, whole: SequenceRange, rounds: int) -> None:
     }
     table = Table(
         "direct",
-        f"{MESSAGES:,} messages of 200 B to record batches, without Spark, {rounds} rounds; rows a second",
+        f"{MESSAGES:,} messages of 200 B to record batches, without Spark, {rounds} rounds; rows a "
+        "second",
         **{"round": "s", **forms, **filtered_forms},
     )
     for number in range(rounds + 1):

@@ -1,9 +1,10 @@
-"""`python -m benchmarks.growth`: what planning and reading cost when streams, filters and queries grow.
+"""`python -m benchmarks.growth`: what planning and reading cost when streams, filters and queries
+grow.
 
-Planning is measured without Spark: what the driver does for a micro-batch (where the streams end, which tasks that
-makes), over ten new messages in each stream; and what a batch with many filters costs beside a consumer that has them.
-Reading is measured through Spark, in a stream of ten million messages,
-and so is the memory of the Python processes of a query with many micro-batches.
+Planning is measured without Spark: what the driver does for a micro-batch (where the streams end,
+which tasks that makes), over ten new messages in each stream; and what a batch with many filters
+costs beside a consumer that has them. Reading is measured through Spark, in a stream of ten million
+messages, and so is the memory of the Python processes of a query with many micro-batches.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ _TIMEOUT = 1800.0
 def _planning(
     server: NatsServer, streams: Sequence[str], subjects: Sequence[str], times: int
 ) -> list[float]:
-    """Milliseconds that it takes to plan a micro-batch of the last ten messages of each stream, each time anew."""
+    """Milliseconds that it takes to plan a micro-batch of the last ten messages of each stream,
+    each time anew.
+    """
     given = {"servers": server.url, "stream": ",".join(streams), "subjects": ",".join(subjects)}
     options = SourceOptions.from_spark(
         {key: value for key, value in given.items() if value}, streaming=True
@@ -78,7 +81,9 @@ def _planning(
 
 
 def planning(server: NatsServer, times: int) -> None:
-    """Print how long planning takes, by length of the stream, number of filters, and number of streams."""
+    """Print how long planning takes, by length of the stream, number of filters, and number of
+    streams.
+    """
     table = Table(
         "planning",
         f"planning a micro-batch of {NEW} messages for each stream, {times} times; milliseconds",
@@ -110,12 +115,14 @@ def planning(server: NatsServer, times: int) -> None:
 
 
 def filters(server: NatsServer, rounds: int) -> None:
-    """Print what planning and reading a batch takes, by the number of its filters, beside a consumer that has them."""
+    """Print what planning and reading a batch takes, by the number of its filters, beside a
+    consumer that has them.
+    """
     ways = ("consumer", "direct")
     table = Table(
         "filters",
-        f"a batch with wildcard filters on a stream of {SUBJECTS:,} messages and as many subjects, planned and read, "
-        f"{rounds} rounds; seconds",
+        f"a batch with wildcard filters on a stream of {SUBJECTS:,} messages and as many subjects, "
+        f"planned and read, {rounds} rounds; seconds",
         **{
             "filters": "s",
             "a consumer alone": ".2f",
@@ -153,7 +160,9 @@ def _seconds(work: Callable[[], int]) -> float:
 
 
 def _consumed(url: str, part: SequenceRange) -> int:
-    """Read what a consumer with the filters of a range delivers, and ask nobody whether that is all."""
+    """Read what a consumer with the filters of a range delivers, and ask nobody whether that is
+    all.
+    """
     options = SourceOptions.from_spark({"servers": url, "stream": part.stream}, streaming=False)
     settings = PullSettings(
         options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True
@@ -188,8 +197,8 @@ def reading(spark: SparkSession, server: NatsServer, rounds: int) -> None:
     """Print what a message costs, by how many are read and by where in the stream they are."""
     table = Table(
         "reading",
-        f"batch reads of a stream of {LARGE:,} messages of {_PAYLOAD} B into noop, {rounds} rounds after {_WARM_UP} "
-        "that warm up; microseconds a message by the clock, and of CPU",
+        f"batch reads of a stream of {LARGE:,} messages of {_PAYLOAD} B into noop, {rounds} rounds "
+        f"after {_WARM_UP} that warm up; microseconds a message by the clock, and of CPU",
         **{"read": "s", **dict.fromkeys(("wall", "server", "Spark", "Python"), ".2f")},
     )
     ranges = {"the first": (1, LARGE // 100), "the last": (LARGE - LARGE // 100 + 1, LARGE)}
@@ -222,12 +231,14 @@ def reading(spark: SparkSession, server: NatsServer, rounds: int) -> None:
 
 
 def memory(spark: SparkSession, server: NatsServer, batches: int) -> None:
-    """Print the memory of the Python processes of one query, as its micro-batches of ten messages go by."""
+    """Print the memory of the Python processes of one query, as its micro-batches of ten messages
+    go by.
+    """
     fill(server.url, "BATCHES", batches * NEW, payload_bytes=_PAYLOAD)
     table = Table(
         "memory",
-        f"resident memory during {batches:,} micro-batches of {NEW} messages in two tasks, MB: the process that plans, "
-        "and the largest in which tasks run",
+        f"resident memory during {batches:,} micro-batches of {NEW} messages in two tasks, MB: the "
+        "process that plans, and the largest in which tasks run",
         **{"micro-batches": ",.0f", "planner": ".1f", "largest worker": ".1f"},
     )
     options = {

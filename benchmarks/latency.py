@@ -1,4 +1,6 @@
-"""Latency: the time from publish to row in a streaming query, beside Spark's `rate` source at the same rates."""
+"""Latency: the time from publish to row in a streaming query, beside Spark's `rate` source at the
+same rates.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class _Sent(NamedTuple):
 
 
 class _MicroBatch(NamedTuple):
-    """The rows of a micro-batch, and when they had arrived in this process, in nanoseconds since 1970."""
+    """The rows of a micro-batch, and when they had arrived in this process, in nanoseconds since
+    1970.
+    """
 
     arrived: int
     rows: pa.Table
@@ -176,14 +180,18 @@ def jetstream(
     sequences = np.concatenate([batch.rows["sequence"].to_numpy() for batch in arrivals.batches])
     if not np.array_equal(np.sort(sequences), np.arange(1, sent.messages + 1)):
         raise RuntimeError(
-            f"{len(sequences)} rows came of {sent.messages}, {len(np.unique(sequences))} different ones"
+            f"{len(sequences)} rows came of {sent.messages}, {len(np.unique(sequences))} different "
+            "ones"
         )
     first = sent.began + int(warm_up * _SECOND)
     return _latencies(arrivals.batches, _payload_times, first, time.time_ns())
 
 
 def built_in(spark: SparkSession, rate: int, warm_up: float, seconds: float) -> _Latencies:
-    """Measure Spark's `rate` source. The time of publish is the time that the source gives to the row."""
+    """Measure Spark's `rate` source.
+
+    The time of publish is the time that the source gives to the row.
+    """
     source = spark.readStream.format("rate").option("rowsPerSecond", rate)
     with tempfile.TemporaryDirectory() as checkpoint:
         arrivals = _Arrivals(source.load().select("timestamp"), checkpoint)

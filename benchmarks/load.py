@@ -12,7 +12,8 @@ import nats
 from spark_jetstream.protocol.stream import SequenceRange
 
 PAYLOAD_BYTES = 200
-_WINDOW = 20  # acknowledgements under way, each for so many messages and bytes, or the server's queue overflows
+# acknowledgements under way, each for so many messages and bytes, or the server's queue overflows
+_WINDOW = 20
 _TOGETHER, _BYTES_TOGETHER = 1000, 2_000_000
 
 
@@ -78,6 +79,7 @@ def fill(
 ) -> SequenceRange:
     """Create a file-backed stream of `count` messages under `<stream>.<number>`; return all of it.
 
-    With `rare` every so many-th message goes to `<stream>.rare` instead. `config` is more of the configuration.
+    With `rare` every so many-th message goes to `<stream>.rare` instead. `config` is more of the
+    configuration.
     """
     return asyncio.run(_fill(url, stream, count, subjects, rare, payload_bytes, headers, config))

@@ -1,4 +1,6 @@
-"""Source and sink by the size of messages, in two tasks; the source beside two readers that only count bytes."""
+"""Source and sink by the size of messages, in two tasks; the source beside two readers that only
+count bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,16 @@ SHAPES = ((200, 0, 1.0), (200, 2, 1.0), (1_000, 0, 0.6), (16_000, 0, 0.08))
 
 
 def run(spark: SparkSession, scale: Scale) -> None:
-    """Print rows a second and CPU of the source, by size of the payload and number of headers, and of the sink."""
+    """Print rows a second and CPU of the source, by size of the payload and number of headers, and
+    of the sink.
+    """
     jvm = spark_jvm()
     rates = dict.fromkeys(("messages", "source", "(a) bytes"), ",.0f")
     ratios = dict.fromkeys(("source/(a)", "MB/s", "server us", "Spark us", "Python us"), ".2f")
     table = Table(
         "payloads",
-        f"batch reads in two tasks into noop, {scale.rounds} rounds after {scale.warm_up} that warm up; messages a "
-        "second, and microseconds of CPU a message",
+        f"batch reads in two tasks into noop, {scale.rounds} rounds after {scale.warm_up} that "
+        "warm up; messages a second, and microseconds of CPU a message",
         **{"message": "s", **rates, **ratios},
     )
     with NatsServer() as server:

@@ -1,7 +1,7 @@
 """Draws the plots of the benchmarks page from the JSON files of `python -m benchmarks --json`.
 
-`python -m benchmarks.plots build/bench.json docs/images` writes one SVG file for each plot whose tables are in the
-file. Of several files the later ones win, table by table.
+`python -m benchmarks.plots build/bench.json docs/images` writes one SVG file for each plot whose
+tables are in the file. Of several files the later ones win, table by table.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ def bars(
     label: str | None = None,
     under: Sequence[float] | None = None,
 ) -> None:
-    """Draw medians as bars, and least to most as error bars. Bars that stand on others have no error bars."""
+    """Draw medians as bars, and least to most as error bars.
+
+    Bars that stand on others have no error bars.
+    """
     medians = [each.median for each in found]
     if under is not None:
         axes.bar(at, medians, width, bottom=under, color=colour, label=label)

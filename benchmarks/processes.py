@@ -81,7 +81,9 @@ class Cpu:
 
 
 class PeakMemory:
-    """Watches Spark's Python workers while it is entered; `megabytes` is then the most that one of them ever held."""
+    """Watches Spark's Python workers while it is entered; `megabytes` is then the most that one of
+    them ever held.
+    """
 
     def __init__(self, jvm: int) -> None:
         self.megabytes = 0.0

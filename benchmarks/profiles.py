@@ -1,8 +1,9 @@
-"""`python -m benchmarks.profiles`: what Python spends its time on when one connection reads, without Spark.
+"""`python -m benchmarks.profiles`: what Python spends its time on when one connection reads,
+without Spark.
 
-The connection's thread receives and cuts what the server sends; the thread of the task makes record batches of it. Each
-is profiled in a read of its own, after some that tell the CPU of both. Times in a profile are those of the clock: while
-both threads work, each contains waiting for the other one.
+The connection's thread receives and cuts what the server sends; the thread of the task makes record
+batches of it. Each is profiled in a read of its own, after some that tell the CPU of both. Times in
+a profile are those of the clock: while both threads work, each contains waiting for the other one.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def compare(payload_bytes: int, messages: int) -> None:
             read_all()
             taken.append((time.process_time() - began) / messages * 1e6)
         print(
-            f"{statistics.median(taken):.2f} microseconds of CPU a message, median of {_READS} reads by both threads"
+            f"{statistics.median(taken):.2f} microseconds of CPU a message, median of {_READS} "
+            "reads by both threads"
         )
         profile = cProfile.Profile()
         on_its_thread(profile.enable)

@@ -1,8 +1,10 @@
-"""What a sink can reach at the server: single publishes, fast ingest and atomic batches, from loops that only count.
+"""What a sink can reach at the server: single publishes, fast ingest and atomic batches, from loops
+that only count.
 
-`python -m benchmarks.publishing --rounds 5 --count 300000` compares them on a server of its own, in one run, round by
-round. The frames are built before the clock starts, and of the answers only what bounds the window is looked at, so a
-sink that encodes rows and matches every answer with its row stays below these figures.
+`python -m benchmarks.publishing --rounds 5 --count 300000` compares them on a server of its own, in
+one run, round by round. The frames are built before the clock starts, and of the answers only what
+bounds the window is looked at, so a sink that encodes rows and matches every answer with its row
+stays below these figures.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ from spark_jetstream.testing import NatsServer
 SUBJECTS = 10
 ATOMIC_BATCH = 1000  # the server's limit for one atomic batch
 _SINK_ROWS = 2000  # of one portion, as in the sink
-_FLOW = 1000  # messages between two acknowledgements of fast ingest, as asked for; the server makes it 500 or less
+# messages between two acknowledgements of fast ingest, as asked for; the server makes it 500 or
+# less
+_FLOW = 1000
 _AHEAD = 2  # how many such portions a fast publisher may be ahead of the last acknowledgement
 _READ = 1 << 18
 _TIMEOUT = 30.0
@@ -56,8 +60,8 @@ _COMMITTED = re.compile(rb'"batch":"[^"]*","count":(\d+)')
 class Way:
     """One way to publish; `window` is in messages and does not count for `fast`.
 
-    `single` shares one reply subject; `own` sends frames that the sink makes, each with a reply subject of its own;
-    `fast` and `atomic` are the server's batches.
+    `single` shares one reply subject; `own` sends frames that the sink makes, each with a reply
+    subject of its own; `fast` and `atomic` are the server's batches.
     """
 
     name: str
@@ -67,14 +71,19 @@ class Way:
 
 
 class Taken(NamedTuple):
-    """What publishing took: messages a second over all connections, and CPU seconds of the publishing processes."""
+    """What publishing took: messages a second over all connections, and CPU seconds of the
+    publishing processes.
+    """
 
     rate: float
     client_cpu: float
 
 
 class _Share(NamedTuple):
-    """What one connection publishes. `name` is a token of its own, part of its inbox, batches and ids."""
+    """What one connection publishes.
+
+    `name` is a token of its own, part of its inbox, batches and ids.
+    """
 
     way: Way
     stream: str
@@ -83,7 +92,9 @@ class _Share(NamedTuple):
 
 
 class _Frames(NamedTuple):
-    """All frames of a connection in one piece; message `i` (from 0) is `data[starts[i]:starts[i + 1]]`."""
+    """All frames of a connection in one piece; message `i` (from 0) is `data[starts[i]:starts[i +
+    1]]`.
+    """
 
     data: memoryview
     starts: array[int]
@@ -190,8 +201,9 @@ def _received(wire: socket.socket) -> bytes:
 def _counting(wire: socket.socket, frames: _Frames, share: _Share) -> None:
     """Publish with at most `window` messages unacknowledged, and count closing braces.
 
-    Every acknowledgement of a stored message or of an atomic batch holds exactly one, a PING holds none, and no
-    read can cut a single byte in two. A refusal holds two, and is found when the stream's messages are counted.
+    Every acknowledgement of a stored message or of an atomic batch holds exactly one, a PING holds
+    none, and no read can cut a single byte in two. A refusal holds two, and is found when the
+    stream's messages are counted.
     """
     each = ATOMIC_BATCH if share.way.name == "atomic" else 1
     step = max(share.way.window // 4, each)
@@ -207,7 +219,9 @@ def _counting(wire: socket.socket, frames: _Frames, share: _Share) -> None:
 
 
 def _flowing(wire: socket.socket, frames: _Frames, share: _Share) -> None:
-    """Publish one fast batch: wait for the first acknowledgement, keep to what the others allow, and commit."""
+    """Publish one fast batch: wait for the first acknowledgement, keep to what the others allow,
+    and commit.
+    """
     wire.sendall(frames.between(0, 1))
     sent, acknowledged, portion = 1, -1, 0
     tail = b""
@@ -222,7 +236,8 @@ def _flowing(wire: socket.socket, frames: _Frames, share: _Share) -> None:
         if committed:
             if int(committed[1]) != share.messages:
                 raise RuntimeError(
-                    f"fast ingest into {share.stream} ended at {int(committed[1])} of {share.messages}"
+                    f"fast ingest into {share.stream} ended at {int(committed[1])} of "
+                    f"{share.messages}"
                 )
             return
         end = min(share.messages, acknowledged + portion * _AHEAD)
@@ -232,7 +247,9 @@ def _flowing(wire: socket.socket, frames: _Frames, share: _Share) -> None:
 
 
 def _publish_share(url: str, share: _Share, parent: Connection) -> None:
-    """The life of a publishing process: build, say so, wait for the word, publish, tell the times and the CPU."""
+    """The life of a publishing process: build, say so, wait for the word, publish, tell the times
+    and the CPU.
+    """
     frames = _prepared(share)
     with _opened(url, share) as wire:
         parent.send("ready")
@@ -283,7 +300,8 @@ def stored(url: str, stream: str) -> int:
 def publish(
     url: str, stream: str, count: int, way: Way, started: Callable[[], None] = lambda: None
 ) -> Taken:
-    """Publish `count` messages of 200 bytes under `<stream>.0` to `<stream>.9`, each connection in its own process.
+    """Publish `count` messages of 200 bytes under `<stream>.0` to `<stream>.9`, each connection in
+    its own process.
 
     `started` is called when all is built and connected, right before the clock starts.
 
@@ -324,22 +342,28 @@ def publish(
 def raw_publish(
     url: str, stream: str, count: int, window: int, ids: bool, connections: int = 1
 ) -> float:
-    """Messages a second of single publishes with at most `window` of them unacknowledged on each connection.
+    """Messages a second of single publishes with at most `window` of them unacknowledged on each
+    connection.
 
-    The stream is there already and takes `<stream>.>`. With `ids` every message has a `Nats-Msg-Id` of its own.
+    The stream is there already and takes `<stream>.>`. With `ids` every message has a `Nats-Msg-Id`
+    of its own.
     """
     return publish(url, stream, count, Way("single", window, ids, connections)).rate
 
 
 def fast_publish(url: str, stream: str, count: int, ids: bool, connections: int = 1) -> float:
-    """Messages a second of fast ingest, one batch on each connection; the stream needs `allow_batched`."""
+    """Messages a second of fast ingest, one batch on each connection; the stream needs
+    `allow_batched`.
+    """
     return publish(url, stream, count, Way("fast", 0, ids, connections)).rate
 
 
 def atomic_publish(
     url: str, stream: str, count: int, ids: bool, connections: int = 1, under_way: int = 4
 ) -> float:
-    """Messages a second of atomic batches of 1000, `under_way` of them at a time; the stream needs `allow_atomic`."""
+    """Messages a second of atomic batches of 1000, `under_way` of them at a time; the stream needs
+    `allow_atomic`.
+    """
     return publish(
         url, stream, count, Way("atomic", under_way * ATOMIC_BATCH, ids, connections)
     ).rate
@@ -362,7 +386,9 @@ def _ways() -> list[Way]:
 
 
 def _measured(server: NatsServer, stream: str, count: int, way: Way) -> tuple[float, float, float]:
-    """Messages a second, and CPU microseconds a message of the publishers and of the server, with a fresh stream."""
+    """Messages a second, and CPU microseconds a message of the publishers and of the server, with a
+    fresh stream.
+    """
     batches = {"fast": {"allow_batched": True}, "atomic": {"allow_atomic": True}}
     create(server.url, stream, **batches.get(way.name, {}))
     since = 0.0
@@ -378,10 +404,12 @@ def _measured(server: NatsServer, stream: str, count: int, way: Way) -> tuple[fl
 
 
 def compare(rounds: int, count: int = 300_000) -> None:
-    """Print a table of all ways, on a server of its own: medians, and ratios taken within each round.
+    """Print a table of all ways, on a server of its own: medians, and ratios taken within each
+    round.
 
-    The ratio is to single publishes with a window of 4000 on one connection, with ids or without as the row has it.
-    Each round begins with another way, since a machine may slow down in the course of one.
+    The ratio is to single publishes with a window of 4000 on one connection, with ids or without as
+    the row has it. Each round begins with another way, since a machine may slow down in the course
+    of one.
     """
     ways = _ways()
     found: dict[Way, list[tuple[float, float, float]]] = {way: [] for way in ways}
@@ -395,8 +423,8 @@ def compare(rounds: int, count: int = 300_000) -> None:
     rates_forms = dict.fromkeys(("messages/s", "from", "to"), ",.0f")
     table = Table(
         "publishing",
-        f"{count:,} messages of {PAYLOAD_BYTES} B into a file-backed stream, {rounds} rounds; medians; the window is "
-        "that of each connection, in messages",
+        f"{count:,} messages of {PAYLOAD_BYTES} B into a file-backed stream, {rounds} rounds; "
+        "medians; the window is that of each connection, in messages",
         **{**texts, **rates_forms, "ratio": ".2f", "client us": ".2f", "server us": ".2f"},
     )
     for way in ways:

@@ -81,7 +81,9 @@ class _StreamReader(_Shape, DataSourceStreamReader):
 
 
 class ReadyMade(DataSource):
-    """`format("readymade")`, options `partitions`, `batches` and `rows`, for `read` and `readStream`."""
+    """`format("readymade")`, options `partitions`, `batches` and `rows`, for `read` and
+    `readStream`.
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,6 @@
-"""What the source is measured against: the same messages, read by something that does less, or does it plainly."""
+"""What the source is measured against: the same messages, read by something that does less, or does
+it plainly.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class _Share:
 
 
 def _count_bytes(url: str, share: _Share) -> None:
-    """Pull `count` messages with the requests that the source makes, and look at nothing but how many bytes come."""
+    """Pull `count` messages with the requests that the source makes, and look at nothing but how
+    many bytes come.
+    """
     address = urlsplit(url)
     stream, name = share.stream, share.name
     with socket.create_connection((str(address.hostname), address.port or 4222)) as wire:
@@ -80,7 +84,9 @@ def _count_bytes(url: str, share: _Share) -> None:
 def count_bytes(
     url: str, stream: str, count: int, connections: int = 2, message_bytes: int = 200
 ) -> float:
-    """Messages a second of readers that only count bytes, each in a process of its own with its share."""
+    """Messages a second of readers that only count bytes, each in a process of its own with its
+    share.
+    """
     options = SourceOptions.from_spark({"stream": stream}, streaming=True)
     part = count // connections
     # A request that the limit of its bytes ended would not count as done.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Scale:
     """Counted rounds, those before them that warm up, and messages or rows of a round.
 
-    The source reads `messages` in a round, and `long` once as one partition; the sink writes `rows`. The latency
-    is that of `seconds` after `warm_up_seconds`.
+    The source reads `messages` in a round, and `long` once as one partition; the sink writes
+    `rows`. The latency is that of `seconds` after `warm_up_seconds`.
     """
 
     rounds: int = 5

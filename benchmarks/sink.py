@@ -1,4 +1,6 @@
-"""The sink: throughput through Spark for each delivery level, beside single publishes in a loop that counts; memory."""
+"""The sink: throughput through Spark for each delivery level, beside single publishes in a loop
+that counts; memory.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ WINDOW = int(next(spec.default for spec in SinkOptions.specs if spec.name == "ma
 
 
 def rows(spark: SparkSession, count: int, partitions: int, size: int = 200) -> DataFrame:
-    """Rows of `size` bytes for ten subjects, kept in memory, so that making them is no part of what is measured."""
+    """Rows of `size` bytes for ten subjects, kept in memory, so that making them is no part of what
+    is measured.
+    """
     data = f"rpad(cast(id AS STRING), {size}, 'x') AS data"
     made = (
         spark.range(0, count, 1, partitions)
@@ -49,8 +53,8 @@ def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
     ratios = dict.fromkeys(("sink/single", "server us", "Spark us", "Python us"), ".2f")
     table = Table(
         "sink",
-        f"{scale.rows:,} rows of 200 B into a file-backed stream, {scale.rounds} rounds after {WARM_UP} that warms up; "
-        "rows a second, and microseconds of CPU a row",
+        f"{scale.rows:,} rows of 200 B into a file-backed stream, {scale.rounds} rounds after "
+        f"{WARM_UP} that warms up; rows a second, and microseconds of CPU a row",
         **{"round": "s", "delivery": "s", **rates, **ratios},
     )
     for number in range(1 - WARM_UP, scale.rounds + 1):
@@ -78,8 +82,8 @@ def payloads(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
     ratios = dict.fromkeys(("MB/s", "server us", "Spark us", "Python us"), ".2f")
     table = Table(
         "sink payloads",
-        f"rows from two tasks into a file-backed stream, {scale.rounds} rounds after {WARM_UP} that warms up; rows a "
-        "second, and microseconds of CPU a row",
+        f"rows from two tasks into a file-backed stream, {scale.rounds} rounds after {WARM_UP} "
+        "that warms up; rows a second, and microseconds of CPU a row",
         **{"rows of": "s", "rows": ",.0f", "sink": ",.0f", **ratios},
     )
     for size, share in ((200, 1.0), (1_000, 0.6), (16_000, 0.08)):
@@ -108,7 +112,8 @@ def memory(spark: SparkSession, server: NatsServer, most: int) -> None:
     jvm = spark_jvm()
     table = Table(
         "one partition written",
-        "one partition, delivery deduplicated: rows a second, and peak memory of its Python worker in MB",
+        "one partition, delivery deduplicated: rows a second, and peak memory of its Python worker "
+        "in MB",
         rows=",.0f",
         rate=",.0f",
         memory=",.0f",

@@ -1,4 +1,6 @@
-"""The source: throughput through Spark beside its references, memory of a worker, latency at the end of a stream."""
+"""The source: throughput through Spark beside its references, memory of a worker, latency at the
+end of a stream.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ PARTITION = 100_000
 
 
 class _Seconds(NamedTuple):
-    """What one query took: all of it, its micro-batches with rows, and the tasks of those (`addBatch`)."""
+    """What one query took: all of it, its micro-batches with rows, and the tasks of those
+    (`addBatch`).
+    """
 
     query: float
     batches: float
@@ -58,7 +62,9 @@ def _run(spark: SparkSession, name: str, options: dict[str, str], messages: int)
 
 
 def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
-    """Messages of 200 bytes with `availableNow` into `noop`, references in the same run, round by round."""
+    """Messages of 200 bytes with `availableNow` into `noop`, references in the same run, round by
+    round.
+    """
     messages = scale.messages
     jetstream = {
         "servers": server.url,
@@ -76,8 +82,8 @@ def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
     )
     table = Table(
         "source",
-        f"{messages:,} messages of 200 B into noop, {scale.rounds} rounds after {scale.warm_up} that warm up; rows a "
-        "second, and microseconds of CPU a message",
+        f"{messages:,} messages of 200 B into noop, {scale.rounds} rounds after {scale.warm_up} "
+        "that warm up; rows a second, and microseconds of CPU a message",
         **{"round": "s", **rates, **ratios},
     )
     for number in range(1 - scale.warm_up, scale.rounds + 1):
@@ -157,7 +163,8 @@ def latency(server: NatsServer, rounds: int) -> None:
     fill(server.url, "SHORT", 1_000)
     table = Table(
         "last ten",
-        "planning and reading the last ten messages of a stream, without Spark, median milliseconds",
+        "planning and reading the last ten messages of a stream, without Spark, median "
+        "milliseconds",
         messages=",.0f",
         median=".1f",
     )
@@ -186,7 +193,9 @@ def latency(server: NatsServer, rounds: int) -> None:
 
 @contextlib.contextmanager
 def session(master: str = "local[2]", *, unix: bool = True) -> Iterator[SparkSession]:
-    """A session on two cores, as the figures say, with Unix sockets to the Python workers unless `unix` is False."""
+    """A session on two cores, as the figures say, with Unix sockets to the Python workers unless
+    `unix` is False.
+    """
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.python.unix.domain.socket.enabled", str(unix).lower())
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()

@@ -19,7 +19,9 @@ _TABLES: list[Table] = []
 
 
 class Table:
-    """A table with a name, a title that says what is measured, and columns (name -> format, `s` for text)."""
+    """A table with a name, a title that says what is measured, and columns (name -> format, `s` for
+    text).
+    """
 
     def __init__(self, name: str, title: str, **columns: str) -> None:
         self.name = name
@@ -39,7 +41,9 @@ class Table:
             self.rows.append(row)
 
     def summarize(self, *, by: str | None = None) -> None:
-        """Print the median of each column of numbers, and its spread; of the rows of each value of `by`, if given."""
+        """Print the median of each column of numbers, and its spread; of the rows of each value of
+        `by`, if given.
+        """
         groups = dict.fromkeys(row[by] for row in self.rows) if by else [None]
         for group in groups:
             rows = [row for row in self.rows if by is None or row[by] == group]

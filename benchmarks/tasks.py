@@ -1,4 +1,6 @@
-"""What a task costs beside one of a source that does no I/O, what a micro-batch does, and rows/s by messages a task."""
+"""What a task costs beside one of a source that does no I/O, what a micro-batch does, and rows/s by
+messages a task.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,16 @@ _SIZES = (1_000_000, 500_000, 200_000, 100_000, 50_000, 25_000, 10_000)
 
 
 def run(spark: SparkSession, rounds: int, sockets: str) -> None:
-    """Print the cost of a task of ten messages, by source; `sockets` says how Spark reaches its Python workers."""
+    """Print the cost of a task of ten messages, by source; `sockets` says how Spark reaches its
+    Python workers.
+    """
     with NatsServer() as server:
         fill(server.url, "TASKS", _MANY * ROWS, allow_direct=True)
         forms = dict.fromkeys(("wall", "server", "Spark", "Python"), ".1f")
         table = Table(
             f"tasks over {sockets}",
-            f"cost of a task of {ROWS} messages over {sockets} sockets, one at a time, {rounds} rounds; milliseconds: "
-            "wall time and CPU",
+            f"cost of a task of {ROWS} messages over {sockets} sockets, one at a time, {rounds} "
+            "rounds; milliseconds: wall time and CPU",
             **{"source": "s", **forms},
         )
         for source in _SOURCES:
@@ -51,7 +55,9 @@ def run(spark: SparkSession, rounds: int, sockets: str) -> None:
 
 
 def _job(spark: SparkSession, server: NatsServer, source: str, tasks: int) -> list[float]:
-    """Return the seconds that a job took by the clock, and of CPU in the server, in Spark's JVM and in Python."""
+    """Return the seconds that a job took by the clock, and of CPU in the server, in Spark's JVM and
+    in Python.
+    """
     rows = _rows(spark, server.url, source, tasks)
     cpu = Cpu(spark_jvm(), server.pid)
     began = time.perf_counter()
@@ -73,14 +79,17 @@ def _rows(spark: SparkSession, url: str, source: str, tasks: int) -> DataFrame:
 
 
 def micro_batches(spark: SparkSession, rounds: int, sockets: str) -> None:
-    """Print what a micro-batch takes, by its messages; `sockets` says how Spark reaches its Python workers."""
+    """Print what a micro-batch takes, by its messages; `sockets` says how Spark reaches its Python
+    workers.
+    """
     with NatsServer() as server:
         total = max(size * count for size, count in _BATCHES)
         fill(server.url, "BATCHES", total)
         table = Table(
             f"micro-batches over {sockets}",
-            f"micro-batches of 200 B messages in one task over {sockets} sockets into noop, {rounds} rounds; "
-            "milliseconds: medians of a query by the clock, and of them what the tasks take",
+            f"micro-batches of 200 B messages in one task over {sockets} sockets into noop, "
+            f"{rounds} rounds; milliseconds: medians of a query by the clock, and of them what the "
+            "tasks take",
             **{"messages": "s", "micro-batch": ",.0f", "tasks": ",.0f"},
         )
         for number in range(-1, rounds):
@@ -103,7 +112,9 @@ def micro_batches(spark: SparkSession, rounds: int, sockets: str) -> None:
 
 
 def _durations(spark: SparkSession, options: dict[str, str]) -> list[tuple[int, int]]:
-    """Return what each micro-batch of a query with `availableNow` took, and its tasks, in milliseconds."""
+    """Return what each micro-batch of a query with `availableNow` took, and its tasks, in
+    milliseconds.
+    """
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = (
             spark.readStream.format("jetstream")

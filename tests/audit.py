@@ -2,8 +2,9 @@
 
     python -m tests.audit [options of pip-audit]
 
-It ends with an error for a known vulnerability, and also for a version that could not be looked up: pip-audit without
-``--strict`` says that it found nothing where the index does not answer for a package.
+It ends with an error for a known vulnerability, and also for a version that could not be looked up:
+pip-audit without ``--strict`` says that it found nothing where the index does not answer for a
+package.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ _ENTRY = re.compile(r"^(\S+)==(\S+)[^\\\n]*\\\n((?:    --hash=.*\n)+)", re.MULTI
 
 
 def files(constraints: str) -> list[str]:
-    """Return the entries of a lock file without their conditions, as files that have each package once.
+    """Return the entries of a lock file without their conditions, as files that have each package
+    once.
 
-    pip-audit leaves out an entry whose condition does not hold where it runs, and takes one version of a package.
+    pip-audit leaves out an entry whose condition does not hold where it runs, and takes one version
+    of a package.
     """
     versions: Counter[str] = Counter()
     found: list[str] = []
@@ -46,7 +49,8 @@ def main() -> None:
             results.append(subprocess.run([*command, path], check=False).returncode)
     if any(results):
         raise SystemExit(
-            "the audit of constraints.txt failed: a version is vulnerable, or could not be looked up"
+            "the audit of constraints.txt failed: a version is vulnerable, or could not be looked "
+            "up"
         )
 
 

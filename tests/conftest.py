@@ -35,18 +35,20 @@ settings.load_profile("shared")
 _numbers = itertools.count(1)
 _spark_log: pytest.StashKey[Path] = pytest.StashKey()
 
-# A shell without job control starts what is in the background with interrupts ignored, which processes pass on.
+# A shell without job control starts what is in the background with interrupts ignored, which
+# processes pass on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Last: then `items` holds only the tests that will run.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give one process the tests of minutes first, and the next process those that use the session's Spark.
+    """Give one process the tests of minutes first, and the next process those that use the
+    session's Spark.
 
-    With `--dist worksteal` each process begins with an equal share of the list, and takes from the end of another's
-    share when it has finished its own. No process is left alone with a long test at the end, and in the quick tier
-    often only one starts Spark.
+    With `--dist worksteal` each process begins with an equal share of the list, and takes from the
+    end of another's share when it has finished its own. No process is left alone with a long test
+    at the end, and in the quick tier often only one starts Spark.
     """
     on_spark = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
     others = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
@@ -64,7 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of what Spark wrote with a failure: its exceptions in Python do not tell their causes."""
+    """Show the end of what Spark wrote with a failure: its exceptions in Python do not tell their
+    causes.
+    """
     report = yield
     if (
         report.failed
@@ -77,7 +81,9 @@ def pytest_runtest_makereport(
 
 
 class SparkLog:
-    """What Spark and its Python processes have written to their standard error since the test began."""
+    """What Spark and its Python processes have written to their standard error since the test
+    began.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -103,9 +109,11 @@ def spark_log_file(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def spark(spark_log_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark of two cores, one for the whole session. It finds the data source by `pyspark_jetstream`.
+    """A Spark of two cores, one for the whole session. It finds the data source by
+    `pyspark_jetstream`.
 
-    With several processes (pytest-xdist) each has one: starting it takes seconds, and the tests that use it minutes.
+    With several processes (pytest-xdist) each has one: starting it takes seconds, and the tests
+    that use it minutes.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -119,7 +127,8 @@ def spark(spark_log_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(warehouse))
-        # Each query runs for a second or two: what the JVM's second compiler makes of it is never used.
+        # Each query runs for a second or two: what the JVM's second compiler makes of it is never
+        # used.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     )
     session = _into(spark_log_file, builder.getOrCreate)
@@ -129,7 +138,9 @@ def spark(spark_log_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def _into(path: Path, start: Callable[[], SparkSession]) -> SparkSession:
-    """Start the JVM with its output in a file: it keeps these descriptors for good, whatever pytest does to ours."""
+    """Start the JVM with its output in a file: it keeps these descriptors for good, whatever pytest
+    does to ours.
+    """
     kept = [os.dup(1), os.dup(2)]
     with path.open("ab") as file:
         os.dup2(file.fileno(), 1)
@@ -150,7 +161,8 @@ def spark_log(spark: SparkSession, spark_log_file: Path) -> SparkLog:
 
 @pytest.fixture(scope="session")
 def nats_server_options() -> dict[str, Any]:
-    """The shared server also serves its counters, and keeps connections that are quiet while long tests run.
+    """The shared server also serves its counters, and keeps connections that are quiet while long
+    tests run.
 
     Its limit does not depend on how full the disk is.
     """
@@ -169,7 +181,9 @@ def server() -> Iterator[NatsServer]:
 
 @pytest.fixture
 def no_connection_left() -> Iterator[None]:
-    """No connection outlives the test: where each has servers of its own, none is of use to the next."""
+    """No connection outlives the test: where each has servers of its own, none is of use to the
+    next.
+    """
     yield
     close_all()
 
@@ -196,8 +210,9 @@ def publisher(nats_server: NatsServer) -> Iterator[Publisher]:
     """A connection to the shared server, to store messages and to look after streams."""
     with Publisher(nats_server.url) as publisher:
         publisher.store = nats_server.store_dir
-        # A server removes the folder of an account's streams together with the last one, in the background, and
-        # fails to make the store of a stream that is created at that moment: one that stays keeps the folder.
+        # A server removes the folder of an account's streams together with the last one, in the
+        # background, and fails to make the store of a stream that is created at that moment: one
+        # that stays keeps the folder.
         publisher.api(
             "STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"], "storage": "file"}
         )
@@ -206,7 +221,9 @@ def publisher(nats_server: NatsServer) -> Iterator[Publisher]:
 
 @pytest.fixture
 def stream(nats_server: NatsServer, publisher: Publisher) -> Iterator[MakeStream]:
-    """A function that makes a stream on the shared server, with a name of its own; gone after the test."""
+    """A function that makes a stream on the shared server, with a name of its own; gone after the
+    test.
+    """
     made: list[Stream] = []
 
     def make(name: str = "", **config: Any) -> Stream:

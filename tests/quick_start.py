@@ -1,6 +1,8 @@
-"""Use the installed package as a newcomer does: a server, a stream, rows written, read, and written back.
+"""Use the installed package as a newcomer does: a server, a stream, rows written, read, and written
+back.
 
-`tests/release_check.py` runs it in an environment that holds nothing but the package and what it asks for.
+`tests/release_check.py` runs it in an environment that holds nothing but the package and what it
+asks for.
 """
 
 from __future__ import annotations

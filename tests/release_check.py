@@ -1,10 +1,11 @@
-"""Build the sdist and the wheel, check what is in them, and use them as somebody who installs them does.
+"""Build the sdist and the wheel, check what is in them, and use them as somebody who installs them
+does.
 
-``python -m tests.release_check`` builds and checks in a temporary folder. With ``--install UV`` it builds into
-``dist/``, installs each file with that ``uv`` into an environment of its own, and runs ``tests/quick_start.py`` there.
-It also imports all modules with the oldest libraries that ``pyproject.toml`` allows, runs the tests of what they do to
-messages and rows, reads and writes through Spark among them, and writes ``build/sbom/<wheel>.cdx.json``: what the wheel
-brings along.
+``python -m tests.release_check`` builds and checks in a temporary folder. With ``--install UV`` it
+builds into ``dist/``, installs each file with that ``uv`` into an environment of its own, and runs
+``tests/quick_start.py`` there. It also imports all modules with the oldest libraries that
+``pyproject.toml`` allows, runs the tests of what they do to messages and rows, reads and writes
+through Spark among them, and writes ``build/sbom/<wheel>.cdx.json``: what the wheel brings along.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from zipfile import ZipFile
 import spark_jetstream
 from tests.support.project import ROOT, URLS
 
-#: One file of each part of the repository that the sdist must hold beside the package, so that its tests run.
+#: One file of each part of the repository that the sdist must hold beside the package, so that its
+#: tests run.
 PARTS = {
     ".ci/run", ".github/workflows/test.yml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "SECURITY.md",
     "benchmarks/__main__.py", "constraints.txt", "docs/index.md", "examples/README.md", "mkdocs.yml",
@@ -35,7 +37,8 @@ EXTRAS = "cli,java,spark,testing"
 LOCKED = ("--constraint", "constraints.txt")
 #: The oldest libraries, with the Spark that the suite runs on.
 OLDEST = ("--resolution", "lowest-direct", "-r", "pyproject.toml", f"pyspark=={version('pyspark')}")
-#: Tests of what depends on pyarrow and numpy most: vectors, rows of each kind, what Spark writes and reads.
+#: Tests of what depends on pyarrow and numpy most: vectors, rows of each kind, what Spark writes
+#: and reads.
 VECTORS = (
     "protocol", "buckets", "sink/test_rows.py", "sink/test_encode.py", "sink/test_message_ids.py",
     "sink/test_imports.py::test_writing_imports_no_pandas", "sink/test_spark.py", "source/test_rows.py",
@@ -89,7 +92,9 @@ def check_sdist(sdist: Path) -> None:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Compare the files in the wheel with those of the package, and its metadata with the repository."""
+    """Compare the files in the wheel with those of the package, and its metadata with the
+    repository.
+    """
     with ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         (metadata_file,) = (
@@ -116,11 +121,13 @@ def check_wheel(wheel: Path) -> None:
 def install(
     file: Path, extras: str, uv: str, folder: Path, versions: tuple[str, ...] = LOCKED
 ) -> Path:
-    """Install the file, with the locked versions or others, into an empty environment, and return its Python."""
+    """Install the file, with the locked versions or others, into an empty environment, and return
+    its Python.
+    """
     python = folder / "bin" / "python"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
-    # A wheel of the same version that was installed before does not count. Spark gives a worker ten seconds to start,
-    # which is little for one that compiles what it imports.
+    # A wheel of the same version that was installed before does not count. Spark gives a worker ten
+    # seconds to start, which is little for one that compiles what it imports.
     fresh = ("--refresh-package", "spark-jetstream", "--compile-bytecode", "--quiet")
     options = (*fresh, *versions)
     package = f"spark-jetstream{extras} @ {file.as_uri()}"
@@ -131,7 +138,9 @@ def install(
 
 
 def write_sbom(wheel: Path, uv: str, folder: Path, sbom: Path) -> None:
-    """Write what the wheel installs without extras, at the locked versions, as CycloneDX JSON; check that it is all."""
+    """Write what the wheel installs without extras, at the locked versions, as CycloneDX JSON;
+    check that it is all.
+    """
     python = install(wheel, "", uv, folder)
     options = (
         "--pyproject",

@@ -26,7 +26,8 @@ VERSIONS = [
     ('openjdk version "17" 2021-09-14', 17),
     ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21.0.8" 2025-07-15 LTS', 21),
     (
-        '    java.vm.version = 17.0.15+6\n    java.version.date = 2025-04-15\nopenjdk version "17.0.15"',
+        "    java.vm.version = 17.0.15+6\n    java.version.date = 2025-04-15\nopenjdk version "
+        '"17.0.15"',
         17,
     ),
     ("", None),

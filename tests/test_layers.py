@@ -59,7 +59,8 @@ LAYERS = (
 OUTSIDE = {"", "__main__", "testing"}
 OUTSIDE_USERS = {"testing": {"demo", "cli", "__main__"}}
 
-#: Which modules may use a library that has to do with the world outside; other modules are data in, data out.
+#: Which modules may use a library that has to do with the world outside; other modules are data in,
+#: data out.
 USERS = {
     "nats": {"client"},
     "asyncio": {"client"},
@@ -146,7 +147,9 @@ print(*sys.modules)
 
 
 def module_name(path: Path) -> str:
-    """``source.ranges`` for ``spark_jetstream/source/ranges.py``, ``source`` for its ``__init__.py``."""
+    """``source.ranges`` for ``spark_jetstream/source/ranges.py``, ``source`` for its
+    ``__init__.py``.
+    """
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -155,7 +158,9 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """Dotted names of all that a module imports, in functions too, and by name; the last part may be an attribute."""
+    """Dotted names of all that a module imports, in functions too, and by name; the last part may
+    be an attribute.
+    """
     pending: list[ast.AST] = [ast.parse(path.read_text(), str(path))]
     while pending:
         node = pending.pop()
@@ -179,7 +184,9 @@ def _imported(path: Path) -> Iterator[str]:
 
 @functools.cache
 def imports() -> dict[str, tuple[set[str], set[str]]]:
-    """For each module: the modules of this package that it imports, and the top-level names of other packages."""
+    """For each module: the modules of this package that it imports, and the top-level names of
+    other packages.
+    """
     graph = {}
     for name, path in MODULES.items():
         own, libraries = set(), set()
@@ -201,9 +208,9 @@ DOORS = {
     "demo": "it is a job of Spark",
     "doctor.child": "it runs in a worker's Python, and in the local Spark of --spark",
     "bench": "it measures what one task of the sink writes, and one task of the source reads",
-    # `pub` and `dead-letters replay` send thousands of messages at a time, know of each whether it is stored, and send
-    # it again after an outage. The window, the answers and the recovery of the sink decide that, and are right only
-    # together: they are shared as a whole, by one module.
+    # `pub` and `dead-letters replay` send thousands of messages at a time, know of each whether it
+    # is stored, and send it again after an outage. The window, the answers and the recovery of the
+    # sink decide that, and are right only together: they are shared as a whole, by one module.
     "cli.publishing": "it stores messages as the sink stores rows",
 }
 

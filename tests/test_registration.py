@@ -67,8 +67,8 @@ def test_a_spark_without_python_data_sources_is_refused_in_one_sentence(
     with pytest.raises(ImportError) as caught:
         work(None)
     assert str(caught.value) == (
-        "this Spark is 3.5.7, and Python data sources begin with Spark 4.0: use one of the versions in "
-        "docs/compatibility.md"
+        "this Spark is 3.5.7, and Python data sources begin with Spark 4.0: use one of the "
+        "versions in docs/compatibility.md"
     )
 
 
@@ -91,7 +91,9 @@ spark.stop()
 @pytest.mark.full
 @pytest.mark.parametrize("has_it", [True, False])
 def test_a_python_of_the_workers_that_is_another(has_it: bool, tmp_path: Path) -> None:
-    """Raises one sentence if a worker cannot import the package; a Python with another path may have it."""
+    """Raises one sentence if a worker cannot import the package; a Python with another path may
+    have it.
+    """
     # Without the site module a Python has no installed packages.
     python = write_program(
         tmp_path / "python3", f'exec {sys.executable} {"" if has_it else "-S"} "$@"'
@@ -101,8 +103,10 @@ def test_a_python_of_the_workers_that_is_another(has_it: bool, tmp_path: Path) -
         assert refused is None
     else:
         assert re.fullmatch(
-            rf"Spark's workers run {python}, which cannot use spark-jetstream \(ModuleNotFoundError: .*\): set the "
-            rf"environment variable PYSPARK_PYTHON to {sys.executable} before the Spark session starts",
+            rf"Spark's workers run {python}, which cannot use spark-jetstream "
+            r"\(ModuleNotFoundError: .*\): set the "
+            rf"environment variable PYSPARK_PYTHON to {sys.executable} before the Spark session "
+            r"starts",
             refused,
         )
 
@@ -129,7 +133,9 @@ except ImportError as error:
 
 @pytest.mark.parametrize("name", ["spark_jetstream", "spark_jetstream.py", "nats", "pandas.py"])
 def test_a_name_that_hides_a_package(name: str, tmp_path: Path) -> None:
-    """Nothing of it runs, and the error says where it is: `python -c` looks into the working directory first."""
+    """Nothing of it runs, and the error says where it is: `python -c` looks into the working
+    directory first.
+    """
     place = hidden(tmp_path, name)
     needed = "the installed package" if name.startswith("spark") else "the package"
     said = run_python("-c", LOOK_UP, cwd=tmp_path)
@@ -138,7 +144,9 @@ def test_a_name_that_hides_a_package(name: str, tmp_path: Path) -> None:
 
 
 def test_names_that_hide_nothing(tmp_path: Path) -> None:
-    """A folder that is no package, modules that somebody put in their place, and this package in an archive."""
+    """A folder that is no package, modules that somebody put in their place, and this package in an
+    archive.
+    """
     (tmp_path / "nats").mkdir()
     (tmp_path / "spark_jetstream").mkdir()
     assert run_python("-c", LOOK_UP, cwd=tmp_path) == "fine\n"
@@ -147,7 +155,10 @@ def test_names_that_hide_nothing(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:
         for path in [ROOT / "pyspark_jetstream.py", *ROOT.glob("spark_jetstream/**/*.py")]:
             archive.write(path, path.relative_to(ROOT))
-    sent = f"import sys; sys.path.insert(0, 'sent.zip')\n{LOOK_UP}\nassert '.zip' in pyspark_jetstream.__file__"
+    sent = (
+        f"import sys; sys.path.insert(0, 'sent.zip')\n{LOOK_UP}\nassert '.zip' in "
+        "pyspark_jetstream.__file__"
+    )
     assert run_python("-c", sent, cwd=tmp_path) == "fine\n"
 
 
@@ -172,7 +183,10 @@ print(len(found), again.ClientSession in found, sys.modules["aiohttp"] is again)
 
 
 def test_a_worker_imports_only_what_it_uses() -> None:
-    """Each worker of Spark imports the package. What stands for aiohttp gives its names, to any number of threads."""
+    """Each worker of Spark imports the package.
+
+    What stands for aiohttp gives its names, to any number of threads.
+    """
     assert run_python("-c", LIGHT) == "[]\n1 True True\n"
 
 
@@ -195,15 +209,21 @@ spark.stop()
 
 @pytest.mark.full
 def test_spark_says_what_hides_a_package(tmp_path: Path) -> None:
-    """Whether the format is found or registered: a script that starts Spark would be started by each worker."""
+    """Whether the format is found or registered: a script that starts Spark would be started by
+    each worker.
+    """
     place = hidden(tmp_path, "nats.py")
     said = run_script("-c", HIDDEN, folder=tmp_path, PYTHONPATH=str(ROOT))["said"]
-    sentence = f"ImportError: {place} hides the package nats, which spark-jetstream needs: give it another name"
+    sentence = (
+        f"ImportError: {place} hides the package nats, which spark-jetstream needs: give it "
+        "another name"
+    )
     assert [sentence in each for each in said] == [True, True], said
     assert not (tmp_path / "ran").exists()
 
 
-#: What a Spark from before 4.0.0 lacks, such as that of Databricks Runtime 15.4; its tasks write rows.
+#: What a Spark from before 4.0.0 lacks, such as that of Databricks Runtime 15.4; its tasks write
+#: rows.
 BEFORE_4_0_0 = """
 import sys
 from pyspark import TaskContext
@@ -262,7 +282,9 @@ def test_temporary_views(spark: SparkSession, stream: MakeStream) -> None:
 
 
 def test_a_table_takes_its_options_when_it_is_read(spark: SparkSession, stream: MakeStream) -> None:
-    """Spark (4.0 to 4.3) does not hand the options a table was made with on to the reader of a Python source."""
+    """Spark (4.0 to 4.3) does not hand the options a table was made with on to the reader of a
+    Python source.
+    """
     s = filled(stream)
     table = f"table_of_{s.subject}"
     options = f"'servers' = '{s.url}', 'stream' = '{s.name}'"

@@ -81,7 +81,9 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 
 
 def locked() -> list[Requirement]:
-    """The lines of constraints.txt without their hashes, each of them one version under an optional condition."""
+    """The lines of constraints.txt without their hashes, each of them one version under an optional
+    condition.
+    """
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return [
         Requirement(line.removesuffix(" \\"))

@@ -50,7 +50,8 @@ def test_the_arrow_schema_is_the_one_spark_expects(names: tuple[str, ...]) -> No
     struct = StructType([StructField(name, SPARK_TYPES[name], nullable=True) for name in names])
     ours, sparks = arrow_schema(names), to_arrow_schema(struct, timezone="UTC")
     assert ours.equals(sparks, check_metadata=True)
-    # Equality of list and map types overlooks the names of the fields inside them, which the text shows.
+    # Equality of list and map types overlooks the names of the fields inside them, which the text
+    # shows.
     assert str(ours) == str(sparks)
     assert [field.nullable for field in ours] == [True] * len(names)
 

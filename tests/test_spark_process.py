@@ -65,7 +65,10 @@ linux = pytest.mark.skipif(
 
 @pytest.fixture
 def first_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The first task of a worker. Returns what was done to the garbage collector; its callbacks are restored."""
+    """The first task of a worker.
+
+    Returns what was done to the garbage collector; its callbacks are restored.
+    """
     done: list[str] = []
     before = list(gc.callbacks)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
@@ -89,7 +92,10 @@ def test_imports_are_frozen_by_the_first_task_of_a_worker(
 
 
 def worker(sock: socket.socket) -> int:
-    """Run a task as the function of this name in pyspark/daemon.py does. Returns how many callbacks it added."""
+    """Run a task as the function of this name in pyspark/daemon.py does.
+
+    Returns how many callbacks it added.
+    """
     before = len(gc.callbacks)
     ease_next_tasks()
     return len(gc.callbacks) - before

@@ -1,4 +1,6 @@
-"""Settings of Spark that change what a type name means, or how schemas and Arrow batches are made and compared."""
+"""Settings of Spark that change what a type name means, or how schemas and Arrow batches are made
+and compared.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ def test_reads_and_writes_are_the_same_under_settings_of_spark(
             .options(servers=s.url, delivery="at-least-once")
         )
         writer.mode("append").save()
-        text = f"SELECT '{copy.subject}.text' AS subject, CAST('x' AS char(3)) AS data, map('A', 'b') AS headers"
+        text = (
+            f"SELECT '{copy.subject}.text' AS subject, CAST('x' AS char(3)) AS data, map('A', 'b') "
+            "AS headers"
+        )
         spark.sql(text).write.format("jetstream").options(
             servers=s.url, delivery="at-least-once"
         ).mode("append").save()
@@ -107,12 +112,16 @@ def test_texts_with_a_collation_are_read_and_written(
     s = stream()
     subject = f"'{s.subject}.A' COLLATE UTF8_LCASE AS subject"
     row = spark.sql(
-        f"SELECT {subject}, 'x' COLLATE UNICODE_CI AS data, map('A', 'b' COLLATE UTF8_LCASE) AS headers"
+        f"SELECT {subject}, 'x' COLLATE UNICODE_CI AS data, map('A', 'b' COLLATE UTF8_LCASE) AS "
+        "headers"
     )
     row.write.format("jetstream").options(servers=s.url, delivery="at-least-once").mode(
         "append"
     ).save()
-    named = "subject string COLLATE UTF8_LCASE NOT NULL, headers map<string,array<string COLLATE UTF8_LCASE>>"
+    named = (
+        "subject string COLLATE UTF8_LCASE NOT NULL, headers map<string,array<string COLLATE "
+        "UTF8_LCASE>>"
+    )
     table = batch(spark, s.url, s.name, named)
     assert table.where(F.col("subject") == f"{s.subject}.a".upper()).count() == 1
     assert [tuple(found) for found in table.collect()] == [(f"{s.subject}.A", {"A": ["b"]})]

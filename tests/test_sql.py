@@ -45,7 +45,8 @@ def test_the_name_of_a_view(stream: str, prefix: str, view: str) -> None:
     [
         (
             ["a-b", "a_b"],
-            "streams a-b and a_b would both be view a_b: attach them one by one, with another prefix each",
+            "streams a-b and a_b would both be view a_b: attach them one by one, with another "
+            "prefix each",
         ),
         (["ORDERS", "orders"], "streams ORDERS and orders would both be view orders"),
         (["A,B"], "stream A,B cannot be read: to option stream a comma stands between two names"),
@@ -139,7 +140,10 @@ def test_a_sample_has_the_last_messages_and_reads_few_others(
 
 def test_the_package_does_not_import_pyspark() -> None:
     """Until `attach` or `schema_of` is used."""
-    script = "import sys, spark_jetstream; print('pyspark' in sys.modules, spark_jetstream.attach.__module__)"
+    script = (
+        "import sys, spark_jetstream; print('pyspark' in sys.modules, "
+        "spark_jetstream.attach.__module__)"
+    )
     assert run_python("-c", script) == "False spark_jetstream.sql\n"
     with pytest.raises(AttributeError, match="has no attribute 'detach'"):
         _ = spark_jetstream.detach
@@ -168,7 +172,8 @@ ATTACHED = {
     "some": [
         ["orders", "stream", "ORDERS", ["ID", "payload_id", "item", "new", "payload_timestamp"]]
     ],
-    # A view of another pattern stays, also where its stream is gone; so do views that others made of one.
+    # A view of another pattern stays, also where its stream is gone; so do views that others made
+    # of one.
     "after some": sorted([*VIEWS, "eu_log"]),
     "after all": sorted([*VIEWS, "returns"]),
     "refreshed": [[4, None], [5, 6]],
@@ -178,7 +183,8 @@ ATTACHED = {
         ANOTHER.format("their_orders"),
         ANOTHER.format("orders"),
         ANOTHER.format("a_b").replace("ORDERS", "a-b"),
-        'streams must be a pattern of names with *, ?, [a-z] and {a,b}, not "ORD[", because a [ is not closed',
+        'streams must be a pattern of names with *, ?, [a-z] and {a,b}, not "ORD[", because a [ is '
+        "not closed",
         "there is no option strem",
         NO_STREAM,
         "the last 1000 messages of stream 2024 hold no field of a JSON object",
@@ -190,7 +196,8 @@ ATTACHED = {
 #: Of the errors of paths.
 PATHS = [
     "stream not found (code 404, error 10059); did you mean ORDERS",
-    'load() takes one path, the name of a stream: write several streams as one text, load("ORDERS,RETURNS")',
+    "load() takes one path, the name of a stream: write several streams as one text, "
+    'load("ORDERS,RETURNS")',
     "option bucket and the path of load() exclude each other: the path is the name of a stream",
     "another stream than the one in option stream captures this subject",
 ]
@@ -210,7 +217,10 @@ def check_paths(result: dict[str, Any]) -> None:
 
 
 def check_tables(result: dict[str, Any], *, keeps_frame: bool, has_stream: bool) -> None:
-    """A frame of a table is planned once on a classic Spark after 4.0 alone. Spark 4.0 knows no STREAM(...)."""
+    """A frame of a table is planned once on a classic Spark after 4.0 alone.
+
+    Spark 4.0 knows no STREAM(...).
+    """
     reads = ("with", "path", "read.table", "view of text", "view of a frame", "frame")
     assert result["first"] == dict.fromkeys(reads, 1)
     assert result["second"] == {**dict.fromkeys(reads, 2), "frame": 1 if keeps_frame else 2}

@@ -1,4 +1,5 @@
-"""Copy a stream into Parquet files until SIGTERM or Ctrl-C; with --once, copy what is there and end.
+"""Copy a stream into Parquet files until SIGTERM or Ctrl-C; with --once, copy what is there and
+end.
 
 The exit code is 0, also after a signal, and 1 if the query failed.
 
@@ -51,7 +52,8 @@ def main() -> None:
     trigger = {"availableNow": True} if arguments.once else {"processingTime": "5 seconds"}
     query = writer.trigger(**trigger).start(arguments.to)
 
-    # A query that is killed loses nothing: the next run repeats its last micro-batch. This only ends it tidily.
+    # A query that is killed loses nothing: the next run repeats its last micro-batch. This only
+    # ends it tidily.
     while not ended.is_set() and not query.awaitTermination(1):
         pass
     if ended.is_set():
@@ -59,8 +61,8 @@ def main() -> None:
         query.stop()
         print("stopped; the next run continues after the last micro-batch")
     else:
-        # After a signal Spark stops when this process is gone: tasks of the micro-batch may still be ending, and
-        # a task that ends while Spark stops makes PySpark print a traceback.
+        # After a signal Spark stops when this process is gone: tasks of the micro-batch may still
+        # be ending, and a task that ends while Spark stops makes PySpark print a traceback.
         spark.stop()
 
 

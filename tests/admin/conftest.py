@@ -55,7 +55,9 @@ class Made(objects.Bucket):
         return self.nats(lambda store: store.get_info(name))
 
     def nats_get(self, *names: str) -> list[bytes]:
-        """Contents as nats-py reads them; it verifies the digest, and waits for chunks that are missing."""
+        """Contents as nats-py reads them; it verifies the digest, and waits for chunks that are
+        missing.
+        """
 
         async def work(store: Any) -> list[bytes]:
             return [(await asyncio.wait_for(store.get(name), 300)).data for name in names]
@@ -69,7 +71,10 @@ class Made(objects.Bucket):
 
 @pytest.fixture(scope="module")
 def api(publisher: Publisher) -> Iterator[Api]:
-    """Requests of the JetStream API, by their subject without its prefix. There is a stream `ORIGIN`."""
+    """Requests of the JetStream API, by their subject without its prefix.
+
+    There is a stream `ORIGIN`.
+    """
     publisher.api(
         f"STREAM.CREATE.{ORIGIN}", {"name": ORIGIN, "subjects": ["origin.>"], "allow_direct": True}
     )
@@ -79,7 +84,9 @@ def api(publisher: Publisher) -> Iterator[Api]:
 
 @pytest.fixture
 def denied(nats_server_factory: Callable[..., NatsServer]) -> Callable[..., dict[str, str]]:
-    """A function that starts a server whose user may not publish to these subjects, and returns the user's login."""
+    """A function that starts a server whose user may not publish to these subjects, and returns the
+    user's login.
+    """
 
     def start(*subjects: str) -> dict[str, str]:
         user = {"user": "u", "password": "p", "permissions": {"publish": {"deny": subjects}}}
@@ -127,13 +134,17 @@ def make_stream(api: Api) -> Iterator[Make]:
 
 @pytest.fixture
 def new_stream(name: str) -> Callable[[], str]:
-    """A function that returns the name of a stream that does not exist; one of that name is gone after the test."""
+    """A function that returns the name of a stream that does not exist; one of that name is gone
+    after the test.
+    """
     return lambda: f"{name}{next(_numbers)}"
 
 
 @pytest.fixture
 def make_consumer(api: Api, make_stream: Make) -> Make:
-    """A function that creates a consumer by its configuration, on a stream of its own; ``STREAM.NAME``."""
+    """A function that creates a consumer by its configuration, on a stream of its own;
+    ``STREAM.NAME``.
+    """
 
     def make(config: dict[str, Any]) -> str:
         name = f"consumer{next(_numbers)}"
@@ -188,7 +199,9 @@ def name(publisher: Publisher) -> Iterator[str]:
 
 @pytest.fixture
 def fill(publisher: Publisher) -> Fill:
-    """A function that stores messages at ``subject.0`` to ``subject.N`` in turn, with their numbers from 0."""
+    """A function that stores messages at ``subject.0`` to ``subject.N`` in turn, with their numbers
+    from 0.
+    """
 
     def store(subject: str, count: int, subjects: int = 1) -> None:
         publisher.publish(Message(f"{subject}.{at % subjects}", b"%d" % at) for at in range(count))
@@ -198,7 +211,9 @@ def fill(publisher: Publisher) -> Fill:
 
 @pytest.fixture
 def make(admin: JetStreamAdmin, name: str) -> MakeKv:
-    """A function that creates a bucket in memory, five revisions of each key unless the fields say otherwise."""
+    """A function that creates a bucket in memory, five revisions of each key unless the fields say
+    otherwise.
+    """
 
     def create(suffix: str = "", **fields: Any) -> Bucket:
         given = {"history": 5, "storage": "memory", **fields}

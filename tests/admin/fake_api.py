@@ -1,8 +1,10 @@
-"""A JetStream API that answers a few subjects, and like a real one says nothing on those that it does not know.
+"""A JetStream API that answers a few subjects, and like a real one says nothing on those that it
+does not know.
 
     with administered(server.url, {"INFO": {...}}) as (fake, admin): ...
 
-It stands for servers that cannot be had here: those of years ago, and those that answer only for a part.
+It stands for servers that cannot be had here: those of years ago, and those that answer only for a
+part.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def consumer_info(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class FakeApi(Raw):
-    """`answers`: subject without prefix -> the reply, or what makes it of the request (None: it keeps silent). `asked`
-    has the subjects."""
+    """`answers`: subject without prefix -> the reply, or what makes it of the request (None: it
+    keeps silent). `asked` has the subjects."""
 
     prefix = "FAKE.API"
 

@@ -1,4 +1,6 @@
-"""Backups against the real server: what comes back, and that a damaged or broken one leaves nothing behind."""
+"""Backups against the real server: what comes back, and that a damaged or broken one leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ TOTAL = MESSAGES + POUR + 1
 
 @dataclass(frozen=True)
 class There:
-    """The shared server, and the files of a test. The streams that are restored are gone after it."""
+    """The shared server, and the files of a test.
+
+    The streams that are restored are gone after it.
+    """
 
     requests: Requester
     api: Api
@@ -82,7 +87,8 @@ class There:
     def state(self, stream: str) -> dict[str, Any]:
         """What a stream holds.
 
-        Where the last message was deleted, its time does not come back. A stream that never had any begins with 0 or 1.
+        Where the last message was deleted, its time does not come back. A stream that never had any
+        begins with 0 or 1.
         """
         state = self.api(f"STREAM.INFO.{stream}")["state"]
         first = max(1, state["first_seq"])
@@ -123,7 +129,10 @@ def whole(
     publisher: Publisher,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Path]:
-    """A backup, in a directory, of several chunks of 64 KiB. Its stream ``FILLED`` is there for the whole module."""
+    """A backup, in a directory, of several chunks of 64 KiB.
+
+    Its stream ``FILLED`` is there for the whole module.
+    """
     api("STREAM.CREATE.FILLED", {"name": "FILLED", "subjects": ["filled.>"]})
     publisher.publish(
         Message(f"filled.{n % 3}", b"%d" % n * 40, [("N", str(n)), ("N", "x")])
@@ -822,7 +831,9 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_compressed_data_tells_what_it_is() -> None:
-    """In front of it are a checksum, the length of the content, and a tag with the length of its first literal."""
+    """In front of it are a checksum, the length of the content, and a tag with the length of its
+    first literal.
+    """
     literal = b"NATSARC1" + bytes(range(70))
 
     def fed(body: bytes) -> Framing:

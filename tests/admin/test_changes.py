@@ -1,4 +1,7 @@
-"""What differs between two configurations. Every field is changed on a real server, which does what the tables say."""
+"""What differs between two configurations.
+
+Every field is changed on a real server, which does what the tables say.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ COPY = {"mirror": {"name": ORIGIN}}
 AWAY = {"mirror": {"name": "AWAY"}}
 FILTER = {"name": ORIGIN, "filter_subject": "origin.a"}
 
-#: The codes of what can never be updated; 10080 is for a pull consumer that becomes a push consumer.
+#: The codes of what can never be updated; 10080 is for a pull consumer that becomes a push
+#: consumer.
 REFUSED = {10012, 10052, 10055, 10056, 10080}
 
 ALLOWED = (
@@ -239,7 +243,8 @@ def test_a_sealed_stream_stays_sealed(admin: JetStreamAdmin, api: Api, make_stre
 
 
 def test_every_field_was_changed() -> None:
-    # A single server has no replicas, and a paused consumer is no matter of updates: see the tests about them.
+    # A single server has no replicas, and a paused consumer is no matter of updates: see the tests
+    # about them.
     elsewhere = {"num_replicas", "pause_until", "filter_subject", "sealed"}
     for model, rows in ((StreamConfig, STREAM_CHANGES), (ConsumerConfig, CONSUMER_CHANGES)):
         tried = {field.partition(".")[0] for _, _, field, _ in rows}
@@ -364,7 +369,9 @@ def test_the_first_sequence_only_counts_for_a_new_stream(
 def test_an_update_does_not_publish_a_stream_into_itself(
     admin: JetStreamAdmin, api: Api, make_stream: Make, publisher: Publisher
 ) -> None:
-    """The server takes an empty destination for none when it makes a stream, and for ``>`` when it updates one."""
+    """The server takes an empty destination for none when it makes a stream, and for ``>`` when it
+    updates one.
+    """
     edited, planned = (make_stream({"republish": {"src": "", "dest": ""}}) for _ in range(2))
     assert [each.field for each in admin.streams.update(edited, description="new")] == [
         "description"

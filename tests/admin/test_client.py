@@ -1,4 +1,6 @@
-"""`JetStreamAdmin` as a whole: how it connects and from where it can be used, the account, errors, old servers."""
+"""`JetStreamAdmin` as a whole: how it connects and from where it can be used, the account, errors,
+old servers.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +141,10 @@ def test_by_a_domain_and_by_a_prefix(server: NatsServer) -> None:
 
 
 def test_the_connector_is_light_without_it() -> None:
-    code = "import sys, spark_jetstream; print(sorted({'nats', 'pydantic', 'pyarrow'} & sys.modules.keys()))"
+    code = (
+        "import sys, spark_jetstream; print(sorted({'nats', 'pydantic', 'pyarrow'} & "
+        "sys.modules.keys()))"
+    )
     assert run_python("-c", code).strip() == "[]"
 
 
@@ -434,7 +439,9 @@ def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(
 
 
 def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
-    """Before 2.12 a server drops the fields that it does not know without a word; any may do so with values."""
+    """Before 2.12 a server drops the fields that it does not know without a word; any may do so
+    with values.
+    """
 
     def created(body: dict[str, Any]) -> dict[str, Any]:
         return stream_info({name: value for name, value in body.items() if name != "deny_delete"})
@@ -486,7 +493,9 @@ def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
 
 
 def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
-    """Nobody replies while a stream has no leader, and the API says that it is busy while that has none."""
+    """Nobody replies while a stream has no leader, and the API says that it is busy while that has
+    none.
+    """
     stream = stream_info({"name": "S"})
     busy = {
         "error": {

@@ -36,7 +36,9 @@ def clustered(nats_cluster: NatsCluster) -> Iterator[JetStreamAdmin]:
 def settled(
     placed: Placed, servers: set[str], leader: str | None = None, other_than: str | None = None
 ) -> str:
-    """Wait for a leader (that one, or another than that one) and for replicas that are up to date; the leader."""
+    """Wait for a leader (that one, or another than that one) and for replicas that are up to date;
+    the leader.
+    """
 
     def look() -> str | None:
         try:

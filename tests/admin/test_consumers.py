@@ -1,4 +1,6 @@
-"""Consumers administered on a real server, each method with what it does, what is missing, and what is refused."""
+"""Consumers administered on a real server, each method with what it does, what is missing, and what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -222,8 +224,8 @@ def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> 
     with pytest.raises(JetStreamError) as caught:
         admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c")
     assert str(caught.value) == (
-        f"consumer c of stream {stream} exists with another configuration (on the server -> asked for): "
-        "max_deliver: 5 -> -1"
+        f"consumer c of stream {stream} exists with another configuration (on the server -> asked "
+        "for): max_deliver: 5 -> -1"
     )
     taken = admin.consumers.load_or_create(
         stream, DEFAULT_CONSUMER, durable_name="c", any_config=True
@@ -275,7 +277,10 @@ def test_plan_and_update(admin: JetStreamAdmin, stream: str) -> None:
     assert (config.ack_wait, config.max_deliver, config.filters) == (10**10, -1, ("c.b",))
     assert (config.ack_policy, config.durable_name) == ("explicit", "c")
     assert admin.consumers.update(stream, "c", **changes) == []
-    said = rf"cannot update consumer c of stream {stream}: ack_policy: explicit -> all \(it can never change\)"
+    said = (
+        rf"cannot update consumer c of stream {stream}: ack_policy: explicit -> all \(it can never "
+        r"change\)"
+    )
     with pytest.raises(JetStreamError, match=said):
         admin.consumers.update(stream, "c", ack_policy="all", max_deliver=5)
     assert admin.consumers.load(stream, "c").config.max_deliver == -1
@@ -331,7 +336,8 @@ def test_a_start_that_no_server_can_count_is_refused_unless_it_is_there(
 ) -> None:
     fields: dict[str, Any] = {"deliver_policy": "by_start_time", "opt_start_time": time}
     said = (
-        f"cannot create consumer c of stream {stream}: opt_start_time must be a time that the clock "
+        f"cannot create consumer c of stream {stream}: opt_start_time must be a time that the "
+        "clock "
         f'of a server has, from 1677-09-22 to 2262-04-11, not "{time}"'
     )
     with pytest.raises(OptionError, match=re.escape(said)):
@@ -498,7 +504,9 @@ def test_next_takes_no_more_bytes_than_it_may(
 def test_next_waits_for_all(
     ends: str, admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Fill
 ) -> None:
-    """And returns what came also when no more can come; meanwhile the consumer has no room for another request."""
+    """And returns what came also when no more can come; meanwhile the consumer has no room for
+    another request.
+    """
     fill(stream, 2, 2)
     admin.consumers.create(stream, durable_name="c", max_waiting=1)
     with ThreadPoolExecutor(1) as thread:
@@ -553,7 +561,9 @@ def test_next_returns_what_is_settled(
 def test_next_asks_again_where_nobody_has_heard(
     count: int, admin: JetStreamAdmin, stream: str, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The servers of a cluster hear one after the other who leads a consumer, and answer 503 until then."""
+    """The servers of a cluster hear one after the other who leads a consumer, and answer 503 until
+    then.
+    """
     fill(stream, 4, 2)
     admin.consumers.create(stream, "c", DEFAULT_CONSUMER)
     publish, unheard = Inbox.publish, 5
@@ -736,7 +746,9 @@ def test_lag(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
 
 
 def test_lag_of_messages_that_were_given_up(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
-    """The server's floor of acknowledgements stays where a message was delivered too often; nobody waits for it."""
+    """The server's floor of acknowledgements stays where a message was delivered too often; nobody
+    waits for it.
+    """
     fill(stream, 3, 2)
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=1)
     admin.consumers.next(stream, "c", ack="nak")

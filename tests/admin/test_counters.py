@@ -82,7 +82,10 @@ def test_the_values_of_sources(admin: JetStreamAdmin, make_stream: Make) -> None
 
 def test_a_server_that_does_not_count_is_noticed() -> None:
     with FakeJetStream() as fake, JetStreamAdmin(servers=fake.url) as admin:
-        said = "stream S has stored it .sequence 1., and no value: it has no counters .allow_msg_counter.$"
+        said = (
+            "stream S has stored it .sequence 1., and no value: it has no counters "
+            ".allow_msg_counter.$"
+        )
         with pytest.raises(JetStreamError, match=f"cannot add to the counter S.a: {said}"):
             admin.counters.increment("S.a")
     with FakeJetStream() as fake, JetStreamAdmin(servers=fake.url) as admin:

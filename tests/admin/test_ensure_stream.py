@@ -1,4 +1,6 @@
-"""Option ensureStream: streams that are made, compared, updated or left before they are read or written."""
+"""Option ensureStream: streams that are made, compared, updated or left before they are read or
+written.
+"""
 
 from __future__ import annotations
 
@@ -105,9 +107,9 @@ def test_a_differing_stream_is_an_error_that_lists_the_differences_or_updated(
         source(described, stream=s.name).streamWriter(COLUMNS, False)
     assert caught.value.option == "ensureStream"
     assert str(caught.value) == (
-        f"stream {s.name} is not as option ensureStream describes it: max_age is 2h, not 1h, metadata.team is nothing, "
-        "not us; change the description, or set ensureStreamOnConflict to update or ignore (with update: max_age: "
-        "messages beyond it are deleted at once)"
+        f"stream {s.name} is not as option ensureStream describes it: max_age is 2h, not 1h, "
+        "metadata.team is nothing, not us; change the description, or set ensureStreamOnConflict "
+        "to update or ignore (with update: max_age: messages beyond it are deleted at once)"
     )
     assert config(publisher, s.name) == before
     source(described, stream=s.name, **UPDATE).streamWriter(COLUMNS, False)
@@ -143,7 +145,8 @@ def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
     assert name not in names(publisher)
     source({s.name: described[s.name]}, stream=s.name, **IGNORE).streamWriter(COLUMNS, False)
     assert (
-        f"stream {s.name} is not as option ensureStream describes it, and is left as it is: max_age is 0s, not 1h, "
+        f"stream {s.name} is not as option ensureStream describes it, and is left as it is: "
+        "max_age is 0s, not 1h, "
         "storage is file, not memory" in caplog.text
     )
     # One that is missing is made.
@@ -356,11 +359,13 @@ LOGINS = {"both": (INFO, CREATE), "info": (INFO,), "none": ("a",)}
 def strict() -> Iterator[NatsServer]:
     """A server whose users may ask for just these subjects."""
     users = "\n".join(
-        f'{{user: {name}, password: p, permissions: {{publish: {json.dumps(subjects)}, subscribe: "_INBOX.>"}}}}'
+        f"{{user: {name}, password: p, permissions: {{publish: {json.dumps(subjects)}, subscribe: "
+        f'"_INBOX.>"}}}}'
         for name, subjects in LOGINS.items()
     )
     with NatsServer(
-        config=f"accounts {{ A {{ jetstream: enabled, users: [{{user: all, password: p}}\n{users}] }} }}"
+        config=f"accounts {{ A {{ jetstream: enabled, users: [{{user: all, password: p}}\n{users}] "
+        f"}} }}"
     ) as server:
         yield server
 

@@ -1,4 +1,6 @@
-"""Events of the real server as they happen, and what becomes of a watch when the connection below it breaks."""
+"""Events of the real server as they happen, and what becomes of a watch when the connection below
+it breaks.
+"""
 
 from __future__ import annotations
 
@@ -301,7 +303,9 @@ def test_wrong_usage(admin: JetStreamAdmin) -> None:
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[NatsServer]:
-    """A server with an account whose advisories another one imports, and users who may not hear all."""
+    """A server with an account whose advisories another one imports, and users who may not hear
+    all.
+    """
     with NatsServer(config=ACCOUNTS, http_monitor=True) as server:
         yield server
 
@@ -374,7 +378,9 @@ def test_a_lost_connection_is_a_gap_and_the_watch_goes_on(
 
 
 def test_an_outage_ends_a_watch(own: NatsServer) -> None:
-    """With a gap where the watch ends before the outage, and with an error where the outage lasts too long."""
+    """With a gap where the watch ends before the outage, and with an error where the outage lasts
+    too long.
+    """
     with JetStreamAdmin(servers=own.url, retryTimeout="500ms", **QUICK) as admin:
         short, endless = (
             admin.events.watch("stream_action", timeout=timeout) for timeout in (0.2, None)

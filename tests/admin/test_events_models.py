@@ -1,4 +1,6 @@
-"""Events from bytes: every type with all of its fields, what is cut short, and what is no event at all."""
+"""Events from bytes: every type with all of its fields, what is cut short, and what is no event at
+all.
+"""
 
 from __future__ import annotations
 
@@ -231,7 +233,8 @@ def test_an_event_with_all_fields(kind: str) -> None:
     body = sample(kind)
     event = parse_event("$JS.EVENT.X", encoded(body))
     assert type(event) is EVENT_TYPES[body["type"]]
-    # Every field of the model is in the sample, every field of the sample in the model, and none changes.
+    # Every field of the model is in the sample, every field of the sample in the model, and none
+    # changes.
     assert set(type(event).model_fields) == body.keys()
     assert not event.model_extra
     assert event.model_dump(mode="json", exclude_unset=True) == body
@@ -394,7 +397,8 @@ def test_a_message_of_a_stream_is_an_event() -> None:
     assert (type(broken), broken.timestamp) == (UnknownEvent, START)
 
 
-# -- CloudEvents 1.0: https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md --
+# -- CloudEvents 1.0:
+# https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md --
 
 
 def test_a_message_that_is_no_event_as_a_cloud_event() -> None:

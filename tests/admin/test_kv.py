@@ -1,4 +1,6 @@
-"""Key-Value buckets on a real server: set up, changed, removed; keys read and written, beside nats-py's client."""
+"""Key-Value buckets on a real server: set up, changed, removed; keys read and written, beside
+nats-py's client.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,9 @@ def test_a_bucket_that_exists(admin: JetStreamAdmin, make: MakeKv, name: str) ->
 def test_a_bucket_of_another_client_is_loaded(
     admin: JetStreamAdmin, nats_server: NatsServer, name: str
 ) -> None:
-    """nats-py does not allow Direct Get, and allows a TTL of single messages: neither is an option of a bucket."""
+    """nats-py does not allow Direct Get, and allows a TTL of single messages: neither is an option
+    of a bucket.
+    """
     ask(
         nats_server.url,
         lambda js: js.create_key_value(bucket=name, history=3, ttl=60, storage="memory"),
@@ -371,11 +375,13 @@ def test_revisions_that_are_not_the_latest(make: MakeKv, name: str) -> None:
     bucket = make()
     bucket.put("a", "1")
     cases: list[tuple[Callable[[], object], str, tuple[int, int]]] = [
-        (lambda: bucket.update("a", "x", 9), f"key a of bucket {name}: revision 9 was expected, but it has re", (9, 1)),
+        (lambda: bucket.update("a", "x", 9), f"key a of bucket {name}: revision 9 was expected, "
+                                             "but it has re", (9, 1)),
         (lambda: bucket.update("z", "x", 9), "revision 9 was expected, but it has none", (9, 0)),
         (lambda: bucket.delete("a", revision=2), "delete key a .*: revision 2 was expected", (2, 1)),
         (lambda: bucket.purge("a", revision=2), "purge key a .*: revision 2 was expected", (2, 1)),
-        (lambda: bucket.create("a", "x"), f"create key a of bucket {name}: it exists, with revision 1", (0, 1)),
+        (lambda: bucket.create("a", "x"), f"create key a of bucket {name}: it exists, with "
+                                          "revision 1", (0, 1)),
     ]  # fmt: skip
     for work, said, (expected, found) in cases:
         with pytest.raises(WrongRevision, match=said) as caught:
@@ -395,7 +401,9 @@ def test_revisions_that_are_not_the_latest(make: MakeKv, name: str) -> None:
 def test_the_history_of_a_key_that_is_written_meanwhile(
     make: MakeKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The only revision goes after the look at the stream, and the new one lies beyond what the stream had then."""
+    """The only revision goes after the look at the stream, and the new one lies beyond what the
+    stream had then.
+    """
     bucket = make(history=1)
     bucket.put("a", "old")
     load = Streams.load
@@ -552,7 +560,9 @@ def test_marks_of_deletions_are_removed(make: MakeKv) -> None:
 def test_a_mark_whose_subject_matches_others_stays(
     make: MakeKv, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server stores such a message if somebody publishes it, and purging its subject would purge the others."""
+    """A server stores such a message if somebody publishes it, and purging its subject would purge
+    the others.
+    """
     bucket = make()
     for key in ("a.b", "live"):
         bucket.put(key, "1")

@@ -1,4 +1,6 @@
-"""Buckets and streams watched without an end, on a real server: every change once, whatever breaks in between."""
+"""Buckets and streams watched without an end, on a real server: every change once, whatever breaks
+in between.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ COUNT = 30
 
 @pytest.fixture(scope="module", params=[True, False], ids=["direct", "leader"])
 def stream(request: pytest.FixtureRequest, publisher: Publisher) -> Iterator[str]:
-    """A stream with 30 messages at ``looked.0`` to ``looked.2`` in turn, the 8th deleted; the 4th has headers."""
+    """A stream with 30 messages at ``looked.0`` to ``looked.2`` in turn, the 8th deleted; the 4th
+    has headers.
+    """
     config = {"name": "LOOKED", "subjects": ["looked.*"], "allow_direct": bool(request.param)}
     publisher.api("STREAM.CREATE.LOOKED", config)
     publisher.publish(
@@ -161,7 +163,9 @@ def test_read_insists_on_a_way(admin: JetStreamAdmin, stream: str) -> None:
 
 @pytest.fixture
 def direct(publisher: Publisher, make_stream: Make) -> str:
-    """A stream that allows direct gets, with messages at ``d.0``, ``d.1``, ``d.2``, ``d.0``; the last has headers."""
+    """A stream that allows direct gets, with messages at ``d.0``, ``d.1``, ``d.2``, ``d.0``; the
+    last has headers.
+    """
     name = make_stream({"name": "DIRECT", "subjects": ["d.*"], "allow_direct": True})
     publisher.publish(
         [
@@ -308,7 +312,10 @@ def test_direct_gets_that_nobody_answers(
         admin.messages.last_of_each,
     ]
     for stream, request in itertools.product(("CLOSED", "NOWHERE"), requests):
-        said = f"nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct set"
+        said = (
+            f"nobody answers direct gets of stream {stream}: does it exist, and is its "
+            "allow_direct set"
+        )
         with pytest.raises(NoResponders, match=said):
             request(stream)
 
@@ -318,7 +325,9 @@ def test_direct_gets_that_nobody_answers(
 def test_a_server_before_2_12_is_not_asked_which_message_is_the_first_since_a_time(
     level: int | None, direct: bool
 ) -> None:
-    """It answers with the first of all messages, or the last of each up to the last one, whatever the time."""
+    """It answers with the first of all messages, or the last of each up to the last one, whatever
+    the time.
+    """
 
     def reply(request: dict[str, Any]) -> list[Answer]:
         if "multi_last" not in request:

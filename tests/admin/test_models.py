@@ -1,4 +1,6 @@
-"""The models of the JetStream API: what people may write, what servers may say, and what is the same."""
+"""The models of the JetStream API: what people may write, what servers may say, and what is the
+same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Object Store buckets and their objects, administered on the real server; nats-py sees the same, both ways."""
+"""Object Store buckets and their objects, administered on the real server; nats-py sees the same,
+both ways.
+"""
 
 from __future__ import annotations
 
@@ -387,7 +389,9 @@ def test_a_mirror_is_read(store: Made) -> None:
 
 
 def test_a_bucket_in_another_domain() -> None:
-    """Subjects know no domain: a bucket of the same name that is nearer must not pass for the one that is meant."""
+    """Subjects know no domain: a bucket of the same name that is nearer must not pass for the one
+    that is meant.
+    """
     with (
         Linked() as linked,
         JetStreamAdmin(servers=linked.hub.url, domain="leaf", **QUICK) as admin,

@@ -1,4 +1,6 @@
-"""Objects in trouble, on the real server: damaged, replaced while they are read, cut off while they are put."""
+"""Objects in trouble, on the real server: damaged, replaced while they are read, cut off while they
+are put.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ SMALL = 1000  # bytes of a chunk, where there are to be many
 
 @pytest.fixture(autouse=True)
 def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server says every half of this that a chunk that has gone does not come: 5 seconds, for slow connections."""
+    """A server says every half of this that a chunk that has gone does not come: 5 seconds, for
+    slow connections.
+    """
     monkeypatch.setattr(
         object_reader, "settings", lambda api, batch: replace(settings(api, batch), expires=0.4)
     )
@@ -76,10 +80,16 @@ def test_damage_is_an_error_and_no_file(
     tmp_path: Path,
     damage: Callable[[Made, Publisher, str], None],
 ) -> None:
-    """Never fewer bytes, or others, without a word. `tests/buckets` has all that content can lack."""
+    """Never fewer bytes, or others, without a word.
+
+    `tests/buckets` has all that content can lack.
+    """
     info = store.objects.put("a", content("a", 1, 5 * SMALL), chunk_size=SMALL)
     damage(store, publisher, chunk_subject(store.name, info.nuid))
-    said = rf"object 'a' of bucket {store.name} is damaged: its (meta message says|content has another digest)"
+    said = (
+        rf"object 'a' of bucket {store.name} is damaged: its (meta message says|content has "
+        r"another digest)"
+    )
     with pytest.raises(DataLossError, match=said):
         store.objects.get("a")
     with pytest.raises(DataLossError, match=said):
@@ -126,7 +136,9 @@ def test_files_are_not_overwritten_unasked(store: Made, tmp_path: Path) -> None:
 
 
 def test_the_new_version_comes_whole(store: Made, tmp_path: Path) -> None:
-    """An object that is replaced while it is read comes in its new version, and no byte of the old one is left."""
+    """An object that is replaced while it is read comes in its new version, and no byte of the old
+    one is left.
+    """
     old, new = (content("a", version, 200 * SMALL) for version in (1, 2))
     store.objects.put("a", old, chunk_size=SMALL)
     totals: list[int] = []
@@ -204,7 +216,10 @@ def test_a_file_that_cannot_be_read(store: Made, tmp_path: Path) -> None:
 def test_a_full_bucket(store: Made) -> None:
     store.objects.put("a", content("a", 1, 3 * CHUNK))
     store.admin.objects.update(store.name, max_bytes=5 * CHUNK)
-    said = rf"cannot store object 'a' in bucket {store.name}: maximum bytes exceeded .*: the bucket is full"
+    said = (
+        rf"cannot store object 'a' in bucket {store.name}: maximum bytes exceeded .*: the bucket "
+        r"is full"
+    )
     with pytest.raises(ApiError, match=said) as raised:
         store.objects.put("a", iter([content("a", 2, 3 * CHUNK)]))
     assert raised.value.err_code == 10077
@@ -213,14 +228,19 @@ def test_a_full_bucket(store: Made) -> None:
 
 
 def test_a_cut_while_it_is_put(store: Made, proxy: WireProxy, behind: ObjectBucket) -> None:
-    """When the answer to the note or to a chunk is lost, bytes are put again, and stored once; an iterator is not."""
+    """When the answer to the note or to a chunk is lost, bytes are put again, and stored once; an
+    iterator is not.
+    """
     data = content("a", 1, 2 * CHUNK)
     for passing in (0, 2):
         assert cut_in_the_middle(proxy, passing, lambda: behind.put("a", data)).size == len(data)
         assert store.objects.get("a") == data
         store.check()
     once = iter([content("a", 2, 5 * CHUNK)])
-    said = rf"cannot store object 'a' in bucket {store.name}: .*; what its content is made of cannot be read a second"
+    said = (
+        rf"cannot store object 'a' in bucket {store.name}: .*; what its content is made of cannot "
+        r"be read a second"
+    )
     with pytest.raises(OutageError, match=said):
         cut_in_the_middle(proxy, 3, lambda: behind.put("a", once))
     assert store.objects.get("a") == content("a", 1, 2 * CHUNK)
@@ -235,7 +255,10 @@ def test_a_cut_while_it_is_put(store: Made, proxy: WireProxy, behind: ObjectBuck
 def test_a_meta_message_that_is_stored_and_not_shown_yet(
     store: Made, proxy: WireProxy, behind: ObjectBucket, hidden: set[int]
 ) -> None:
-    """As by a leader that has not applied its log yet. The chunks of an object that may be there must stay."""
+    """As by a leader that has not applied its log yet.
+
+    The chunks of an object that may be there must stay.
+    """
     store.objects.put("a", content("a", 1, CHUNK))
     new = content("a", 2, 2 * CHUNK)
     answers = acks = 0
@@ -288,7 +311,9 @@ def test_a_cut_when_an_object_is_stored(
 
 
 def cut_in_the_middle(proxy: WireProxy, passing: int, work: Callable[[], T]) -> T:
-    """What ``work`` returns when the connection is cut as soon as so many acknowledgements have come."""
+    """What ``work`` returns when the connection is cut as soon as so many acknowledgements have
+    come.
+    """
     acks = Acks(proxy, passing)
     with ThreadPoolExecutor(1) as pool:
         working = pool.submit(work)
@@ -311,7 +336,10 @@ CHANGES: dict[str, Callable[[ObjectBucket], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_in_the_middle_of_a_put(store: Made, change: str) -> None:
-    """The put begins anew, on top of what is there by then. An object that has got another name keeps its content."""
+    """The put begins anew, on top of what is there by then.
+
+    An object that has got another name keeps its content.
+    """
     old, new = content("a", 1, 3 * CHUNK), content("a", 2, 3 * CHUNK)
     store.objects.put("a", old)
     pending = [CHANGES[change]]
@@ -329,7 +357,10 @@ def test_a_change_in_the_middle_of_a_put(store: Made, change: str) -> None:
 def test_a_killed_put_does_not_take_content_away_that_was_renamed(
     store: Made, publisher: Publisher
 ) -> None:
-    """It has noted that what it was to replace may go. The next put under that name must not believe it."""
+    """It has noted that what it was to replace may go.
+
+    The next put under that name must not believe it.
+    """
     old = content("a", 1, 3 * CHUNK)
     info = store.objects.put("a", old)
     note = note_subject(store.name, "a")
@@ -349,7 +380,9 @@ def test_a_killed_put_does_not_take_content_away_that_was_renamed(
 def test_renamed_before_a_put_notes_what_it_replaces(
     store: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the put notes then is wrong already: when it finds that, it must not remove what has another name now."""
+    """What the put notes then is wrong already: when it finds that, it must not remove what has
+    another name now.
+    """
     old = content("a", 1, 3 * CHUNK)
     store.objects.put("a", old)
     note = ObjectUploads._note
@@ -368,7 +401,9 @@ def test_renamed_before_a_put_notes_what_it_replaces(
 def test_a_name_that_was_taken_and_given_up_before_a_put_ends(
     store: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before and after there is no meta message, so the put's own is stored; but its chunks were removed in between."""
+    """Before and after there is no meta message, so the put's own is stored; but its chunks were
+    removed in between.
+    """
     new = content("a", 1, 3 * CHUNK)
     store_meta = ObjectUploads._store_meta
 

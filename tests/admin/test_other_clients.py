@@ -1,6 +1,8 @@
-"""What this and other clients make, and what the server says of it, is accepted back, and changes nothing.
+"""What this and other clients make, and what the server says of it, is accepted back, and changes
+nothing.
 
-Other clients send what their libraries write: zeros, -1, empty texts and lists, nulls, and the year 1 for "never".
+Other clients send what their libraries write: zeros, -1, empty texts and lists, nulls, and the year
+1 for "never".
 """
 
 from __future__ import annotations
@@ -178,7 +180,9 @@ TOO_FAR = (
 
 
 def begins_too_far(sent: Mapping[str, Any]) -> bool:
-    """Whether a server takes the start for another time: what is there is accepted, and not made anew."""
+    """Whether a server takes the start for another time: what is there is accepted, and not made
+    anew.
+    """
     origins = [sent, sent.get("mirror") or {}, *(sent.get("sources") or [])]
     times = [str(origin.get("opt_start_time")) for origin in origins]
     return any(time.startswith(("2300-", "9999-")) for time in times)
@@ -323,7 +327,9 @@ def test_a_consumer_is_accepted_back(
 
 
 def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
-    """What a client sends of a field that its user did not set: null, or what stands for nothing in its language."""
+    """What a client sends of a field that its user did not set: null, or what stands for nothing in
+    its language.
+    """
     if null:
         return {name: None for name, each in values.items() if None in each}
     return {name: each[0] for name, each in values.items()}

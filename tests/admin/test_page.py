@@ -1,4 +1,6 @@
-"""The pages on administration: their examples run, and their tables have every subject, method and command."""
+"""The pages on administration: their examples run, and their tables have every subject, method and
+command.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,10 @@ def type_in(line: str, url: str) -> None:
 
 @pytest.fixture
 def shop(no_connection_left: None) -> Any:
-    """A server with the orders that the pages talk about. Its limit is larger than theirs on a nearly full disk too."""
+    """A server with the orders that the pages talk about.
+
+    Its limit is larger than theirs on a nearly full disk too.
+    """
     with (
         NatsServer(config="jetstream { max_file_store: 100G }") as server,
         Publisher(server.url) as publisher,
@@ -166,7 +171,10 @@ def test_the_examples_run(
 ) -> None:
     names = run_page("admin.md", shop, tmp_path)
     admin: JetStreamAdmin = names["admin"]
-    made = "BILLING BILLING_TEST BILLS INVOICES JOBS ORDERS ORDERS_OLD ORDERS_OLDER PARCELS PARCELS_COPY PAYMENTS TASKS"
+    made = (
+        "BILLING BILLING_TEST BILLS INVOICES JOBS ORDERS ORDERS_OLD ORDERS_OLDER PARCELS "
+        "PARCELS_COPY PAYMENTS TASKS"
+    )
     assert list(admin.streams.names()) == [*made.split(), "VISITS"]
     assert admin.streams.load("BILLING_TEST").config.own_metadata == {"team": "billing"}
     assert admin.streams.load("INVOICES").config.max_msgs == 1_000_000

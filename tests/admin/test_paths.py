@@ -1,4 +1,6 @@
-"""Paths that no file can have, or at which there is something else than a file: each is one of our errors."""
+"""Paths that no file can have, or at which there is something else than a file: each is one of our
+errors.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ FILES = ("credentialsFile", "nkeySeedFile", "tlsCaFile", "tlsCertFile", "tlsKeyF
 
 @pytest.fixture(scope="module")
 def filled(nats_server: NatsServer, publisher: Publisher) -> Any:
-    """An administrator, with a stream and an object in a bucket; beside the stream of `publisher`, which stays."""
+    """An administrator, with a stream and an object in a bucket; beside the stream of `publisher`,
+    which stays.
+    """
     with JetStreamAdmin(servers=nats_server.url) as admin:
         admin.streams.create(name="PATHS", subjects=["paths"])
         admin.objects.create("PATHS")

@@ -1,4 +1,6 @@
-"""Plans: what is found to do, that it is done, that nothing is left to do then, and how files describe it."""
+"""Plans: what is found to do, that it is done, that nothing is left to do then, and how files
+describe it.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ def test_filters_that_match_nothing(
         plan = admin.plan(wanted)
         assert [(step.stream, step.consumer) for step in plan.refused] == [(name, "c")]
         assert plan.refused[0].lines()[0] == f"! cannot {cannot} consumer c of stream {name}"
-        said = rf'stream {name} cannot be {cannot}d: .*"filters.eu" matches nothing .* \({re.escape(subjects)}\)'
+        said = (
+            rf'stream {name} cannot be {cannot}d: .*"filters.eu" matches nothing .* '
+            rf"\({re.escape(subjects)}\)"
+        )
         with pytest.raises(JetStreamError, match=said):
             admin.apply(plan)
         assert not admin.plan(wanted, any_filter=True).refused

@@ -1,4 +1,6 @@
-"""Push consumers received: flow control, heartbeats, deliveries that are missing, queue groups, restarts."""
+"""Push consumers received: flow control, heartbeats, deliveries that are missing, queue groups,
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def test_the_end_of_a_consumer(admin: JetStreamAdmin, stream: str, fill: Fill) -
 def test_deliveries_that_are_missing(
     shows: str, ack_policy: str, admin: JetStreamAdmin, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer makes them again until they are acknowledged; without acknowledgements they are lost for good."""
+    """A consumer makes them again until they are acknowledged; without acknowledgements they are
+    lost for good.
+    """
     fields: dict[str, Any] = {"ack_policy": ack_policy, "deliver_subject": f"d.{stream}"}
     fields |= {"idle_heartbeat": "500ms"} if shows == "a heartbeat" else {}
     fields |= {"ack_wait": "500ms"} if ack_policy == "explicit" else {}
@@ -149,7 +153,9 @@ def test_deliveries_that_are_missing(
 def test_what_comes_while_the_server_is_asked_is_received(
     admin: JetStreamAdmin, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No heartbeat has come, so the receiver asks; a delivery that comes before the reply comes only once."""
+    """No heartbeat has come, so the receiver asks; a delivery that comes before the reply comes
+    only once.
+    """
     admin.consumers.create(
         stream, "c", ack_policy="none", deliver_subject=f"d.{stream}", idle_heartbeat="100ms"
     )

@@ -1,4 +1,6 @@
-"""Streams administered on a real server, each method with what it does, what is missing, and what is refused."""
+"""Streams administered on a real server, each method with what it does, what is missing, and what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,10 @@ def test_create_with_a_name_in_front(admin: JetStreamAdmin, name: str) -> None:
 def test_new_streams_allow_direct_reads_and_others_stay(
     admin: JetStreamAdmin, name: str, publisher: Publisher, nats_server: NatsServer
 ) -> None:
-    """However a stream is made: `create`, a description, the command. Other clients make streams without it."""
+    """However a stream is made: `create`, a description, the command.
+
+    Other clients make streams without it.
+    """
     asked = {"name": name, "subjects": [f"{name}.a"]}
     for described in ({"name": f"{name}B"}, {"name": f"{name}C", "allow_direct": False}):
         admin.apply(admin.plan(described))
@@ -170,8 +175,8 @@ def test_load_or_create(admin: JetStreamAdmin, name: str) -> None:
     with pytest.raises(JetStreamError) as caught:
         admin.streams.load_or_create(name=name, max_msgs=6, storage="memory")
     assert str(caught.value) == (
-        f"stream {name} exists with another configuration (on the server -> asked for): max_msgs: 5 -> 6; "
-        "storage: file -> memory; metadata.owner: me -> nothing"
+        f"stream {name} exists with another configuration (on the server -> asked for): max_msgs: "
+        "5 -> 6; storage: file -> memory; metadata.owner: me -> nothing"
     )
     assert (
         admin.streams.load_or_create(name=name, max_msgs=6, any_config=True).config == first.config

@@ -1,4 +1,6 @@
-"""`JetStreamAdmin.request` and `subscribe`; tests/admin/test_events.py has what becomes of a lost connection."""
+"""`JetStreamAdmin.request` and `subscribe`; tests/admin/test_events.py has what becomes of a lost
+connection.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_a_connection_that_is_cut_ends_a_request(
 def test_a_refusal_concerns_what_was_asked_for(
     nats_server_factory: Callable[..., NatsServer],
 ) -> None:
-    """A subscription outlives the refusal of other requests, and of its own replies no second one is raised."""
+    """A subscription outlives the refusal of other requests, and of its own replies no second one
+    is raised.
+    """
     url = nats_server_factory(config=USERS).url
     with (
         JetStreamAdmin(servers=url, user="ann", password="p") as ann,

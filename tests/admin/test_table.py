@@ -1,4 +1,6 @@
-"""The table of the API in docs/admin.md: each method and each command sends a request at the subject of its row."""
+"""The table of the API in docs/admin.md: each method and each command sends a request at the
+subject of its row.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Call = Callable[[JetStreamAdmin, Path], object]
 
 
 def sent(*calls: Callable[[], object]) -> None:
-    """Send requests that a single server, or one without a system account, refuses or does not answer."""
+    """Send requests that a single server, or one without a system account, refuses or does not
+    answer.
+    """
     for call in calls:
         with suppress(JetStreamError):
             call()
@@ -189,7 +193,8 @@ IN_A_CLUSTER = {"streams.balance", "consumers.balance", "stream balance", "consu
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
     with NatsServer() as running:
-        # The server removes the folder of all streams with the last one, a moment later, unless it holds something.
+        # The server removes the folder of all streams with the last one, a moment later, unless it
+        # holds something.
         (stores_of(running) / "kept").mkdir(parents=True)
         yield running
 
@@ -201,13 +206,14 @@ def stores_of(server: NatsServer) -> Path:
 def clear(admin: JetStreamAdmin, server: NatsServer) -> None:
     for name in list(admin.streams.names()):
         admin.streams.delete(name)
-    # The server may remove files after it has answered, and meets them when it makes the stream again (error 10049).
+    # The server may remove files after it has answered, and meets them when it makes the stream
+    # again (error 10049).
     wait_until(lambda: len(list(stores_of(server).iterdir())) == 1, "the end of the streams' files")
 
 
 def prepare(admin: JetStreamAdmin, server: NatsServer) -> None:
-    """A stream S with two messages and the consumer c, one that answers no Direct Gets, one with a counter, one of S's
-    dead letters."""
+    """A stream S with two messages and the consumer c, one that answers no Direct Gets, one with a
+    counter, one of S's dead letters."""
     clear(admin, server)
     admin.streams.create("S", subjects="s.>", storage="memory")
     admin.streams.create("PLAIN", subjects="plain", storage="memory", allow_direct=False)
@@ -229,7 +235,9 @@ def prepare(admin: JetStreamAdmin, server: NatsServer) -> None:
 
 
 def rows() -> list[Any]:
-    """Subject, methods and commands of each row; a row with "the same" has those of the one before it, and a filter."""
+    """Subject, methods and commands of each row; a row with "the same" has those of the one before
+    it, and a filter.
+    """
     cases = []
     for subject, *cells in ROWS:
         methods, commands = (re.findall(r"`([^`]+)`", cell) for cell in cells)

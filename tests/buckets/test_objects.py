@@ -1,4 +1,6 @@
-"""The layout of Object Store buckets, and which task reads which object: bytes and numbers, no server."""
+"""The layout of Object Store buckets, and which task reads which object: bytes and numbers, no
+server.
+"""
 
 from __future__ import annotations
 

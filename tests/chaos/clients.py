@@ -1,4 +1,5 @@
-"""What others do with the streams of queries meanwhile: take their part of a work queue, delete streams and make them.
+"""What others do with the streams of queries meanwhile: take their part of a work queue, delete
+streams and make them.
 
 They do so through all faults, so each request is made again until there is an answer.
 """
@@ -108,7 +109,9 @@ class Clients:
                 self.returned += 1
 
     def _replace(self, query: Query, name: str) -> None:
-        """Delete a stream that the query has read, and make it again when the query has forgotten it."""
+        """Delete a stream that the query has read, and make it again when the query has forgotten
+        it.
+        """
         world = self._world
 
         def read() -> bool:
@@ -128,7 +131,8 @@ class Clients:
             positions = world.position(query, "commits")
             return bool(positions) and name not in positions
 
-        # A query that lags reads a stream to its end only when it gets nothing more from the others.
+        # A query that lags reads a stream to its end only when it gets nothing more from the
+        # others.
         self._publish(query, ())
         self._until(read)
         self._until(delete)

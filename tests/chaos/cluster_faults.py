@@ -1,4 +1,6 @@
-"""What befalls a cluster of three: the leader of a stream or of the metadata, and the replicas of a stream."""
+"""What befalls a cluster of three: the leader of a stream or of the metadata, and the replicas of a
+stream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Load for the fault suite: messages, revisions of keys, objects, lines of files, each with a text of its own."""
+"""Load for the fault suite: messages, revisions of keys, objects, lines of files, each with a text
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _CHUNK = 8  # bytes
 
 
 class Portion(NamedTuple):
-    """What is published to a stream: the subject of each text, and the messages, in steps that wait for each other."""
+    """What is published to a stream: the subject of each text, and the messages, in steps that wait
+    for each other.
+    """
 
     subjects: dict[str, str]
     steps: list[list[Message]]
@@ -52,7 +56,10 @@ def portion_of(stream: str, number: int) -> Portion:
 
 
 def _object(bucket: str, name: str, text: str) -> list[Message]:
-    """The chunks and the meta message of an object with this content. The text of no other one is its ``nuid``."""
+    """The chunks and the meta message of an object with this content.
+
+    The text of no other one is its ``nuid``.
+    """
     nuid = text.replace(" ", "-")
     chunks = [text[at : at + _CHUNK] for at in range(0, len(text), _CHUNK)]
     meta = meta_of(bucket, name, nuid, [chunk.encode() for chunk in chunks])
@@ -68,13 +75,15 @@ def _message(subject: str, data: str, name: str, *headers: tuple[str, str]) -> M
 
 
 class Load:
-    """Publishes to streams until it is ended. A portion without an answer is sent again under the same message ids.
+    """Publishes to streams until it is ended. A portion without an answer is sent again under the
+    same message ids.
 
-    Those whose names begin with `FILES` are folders in `folder`, which get a file with each portion.
+    Those whose names begin with `FILES` are folders in `folder`, which get a file with each
+    portion.
 
-    `sent` and `stored` have the subject of each text, by stream: `stored` those that the server has acknowledged.
-    `sequences` has those of messages; who goes through it while messages are published needs a copy. `refused` counts
-    the error codes with which the server refused portions.
+    `sent` and `stored` have the subject of each text, by stream: `stored` those that the server has
+    acknowledged. `sequences` has those of messages; who goes through it while messages are
+    published needs a copy. `refused` counts the error codes with which the server refused portions.
     """
 
     def __init__(self, urls: Sequence[str], streams: Sequence[str], folder: Path) -> None:

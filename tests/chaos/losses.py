@@ -1,4 +1,5 @@
-"""Faults that take messages away, or what a query knows about them, and what each query may make of it.
+"""Faults that take messages away, or what a query knows about them, and what each query may make of
+it.
 
 docs/data-loss.md says what a query reports, and docs/delivery.md what a sink stores again.
 """
@@ -29,7 +30,9 @@ _SECOND = 10**9  # nanoseconds
 
 
 class LosingWorld(World):
-    """A world in which each fault is judged by itself: the next one comes when all queries have seen its effects."""
+    """A world in which each fault is judged by itself: the next one comes when all queries have
+    seen its effects.
+    """
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         super().__init__(scenario, folder)
@@ -38,7 +41,9 @@ class LosingWorld(World):
             query.name: Counter() for query in scenario.queries
         }
         self._ends: dict[str, int] = {}
-        """What follows the last message of each stream that a batch may have had when a fault began."""
+        """What follows the last message of each stream that a batch may have had when a fault
+        began.
+        """
 
     def run(self, fault: Fault) -> None:
         if not self.applied:
@@ -54,7 +59,9 @@ class LosingWorld(World):
     # Steps
 
     def _settle(self) -> None:
-        """Wait until all queries have committed what came last, by their own options and without a failure."""
+        """Wait until all queries have committed what came last, by their own options and without a
+        failure.
+        """
         commits = [f"{query.name}/commits" for query in self.scenario.queries]
         self.job.wait(
             lambda: min(map(self.job.latest, commits)) >= _BATCHES,
@@ -64,7 +71,8 @@ class LosingWorld(World):
         self._read_all()
         failures = -1
         while failures < len(self.job.failures()):
-            # A batch that was planned before a loss ends before the gap, and leaves it to the next one.
+            # A batch that was planned before a loss ends before the gap, and leaves it to the next
+            # one.
             failures = len(self.job.failures())
             self._wait_for_more()
             self._read_all()
@@ -78,7 +86,10 @@ class LosingWorld(World):
         )
 
     def _read_all(self) -> None:
-        """Wait until each query has committed what its streams hold. Nothing is published meanwhile."""
+        """Wait until each query has committed what its streams hold.
+
+        Nothing is published meanwhile.
+        """
 
         def seen(query: Query, name: str) -> bool:
             position, sequences = (
@@ -165,7 +176,9 @@ class LosingWorld(World):
 
     @contextlib.contextmanager
     def _behind(self, fault: Fault) -> Iterator[None]:
-        """Let streams get ahead of their queries, half of the time: what is published meanwhile nobody has read."""
+        """Let streams get ahead of their queries, half of the time: what is published meanwhile
+        nobody has read.
+        """
         self._ends = {name: self._stream(name)["state"]["last_seq"] + 1 for name in self.inputs}
         if fault.target < 50:
             yield
@@ -218,7 +231,8 @@ class LosingWorld(World):
             # By the limits that the stream has now, others have taken the messages.
             loud = set()
         else:
-            # A reader by Direct Get does not count what a batch must have. Its plan may have been under way.
+            # A reader by Direct Get does not count what a batch must have. Its plan may have been
+            # under way.
             counted = query.kind not in ("direct", "shared")
             loud = {
                 body
@@ -269,14 +283,18 @@ class LosingWorld(World):
             self.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence, "no_erase": True})
 
     def messages_pushed_out(self, fault: Fault) -> None:
-        """A limit that makes newer messages push out those that nobody has read, and that is taken away again."""
+        """A limit that makes newer messages push out those that nobody has read, and that is taken
+        away again.
+        """
         _, name = self._chosen(fault)
         with self._behind(fault), self._watched(name), self._edited(name, max_msgs=_DELETED):
             last = self._stream(name)["state"]["last_seq"]
             wait_until(lambda: self._stream(name)["state"]["last_seq"] > last, f"more in {name}")
 
     def messages_expired(self, fault: Fault) -> None:
-        """A limit of age that makes messages expire which nobody has read, and that is taken away again."""
+        """A limit of age that makes messages expire which nobody has read, and that is taken away
+        again.
+        """
         _, name = self._chosen(fault)
         with (
             self._behind(fault),
@@ -315,11 +333,13 @@ class LosingWorld(World):
         _, name = self._chosen(fault)
         with contextlib.ExitStack() as stack:
             with self._behind(fault):
-                # What is published while there is no stream would be published again to the new one.
+                # What is published while there is no stream would be published again to the new
+                # one.
                 stack.enter_context(self.load.held())
                 with self._watched(name):
                     self._recreate(name, fault.seconds)
-            # An interest stream keeps nothing before its consumer exists, and each of its replicas knows that.
+            # An interest stream keeps nothing before its consumer exists, and each of its replicas
+            # knows that.
             self.wait(self._all_held, "the consumers that hold messages")
             self._ready()
 
@@ -331,7 +351,10 @@ class LosingWorld(World):
         self._ready()
 
     def store_rolled_back(self, fault: Fault) -> None:
-        """The store of a server is a copy of its own of some batches before. A cluster has two others."""
+        """The store of a server is a copy of its own of some batches before.
+
+        A cluster has two others.
+        """
         server = self.servers[fault.target % len(self.servers)]
         copy = self._folder / "store"
         with self.load.held():
@@ -359,7 +382,8 @@ class LosingWorld(World):
 
     @contextlib.contextmanager
     def _lessened(self, *queries: Query) -> Iterator[None]:
-        """Note which rows go from the streams of sinks while this lasts, in which nothing is written.
+        """Note which rows go from the streams of sinks while this lasts, in which nothing is
+        written.
 
         What is under way may be stored again: the stream does not know that it had it.
         """
@@ -401,16 +425,21 @@ class LosingWorld(World):
     # What a query knows
 
     def checkpoint_rolled_back(self, fault: Fault) -> None:
-        """The checkpoint is a copy of one or two batches before. It may have the plan of the batch after these."""
+        """The checkpoint is a copy of one or two batches before.
+
+        It may have the plan of the batch after these.
+        """
         query = self.scenario.queries[fault.target % len(self.scenario.queries)]
         with self._stopped():
             last = self.job.latest(f"{query.name}/commits") - 1 - fault.target // 3 % 2
             self._roll_back(query, last, planned=fault.target // 6 % 2 == 1)
 
     def _roll_back(self, query: Query, last: int, *, planned: bool) -> None:
-        """Take a query back to when `last` was its last committed batch, and the next one `planned`.
+        """Take a query back to when `last` was its last committed batch, and the next one
+        `planned`.
 
-        What Spark's file sink knows goes with it: it would leave out batches that it has, whatever they hold now.
+        What Spark's file sink knows goes with it: it would leave out batches that it has, whatever
+        they hold now.
         """
         assert last >= 0
         until = self.position(query, "offsets")
@@ -434,10 +463,12 @@ class LosingWorld(World):
                 for body in after
                 if after[body] not in present and query.reads(self.load.stored[name][body])
             }
-            # A query with a consumer of its own has acknowledged what it read, and the stream may have removed that.
+            # A query with a consumer of its own has acknowledged what it read, and the stream may
+            # have removed that.
             loud = {body for body in gone if after[body] < first}
             step.losses.append(Loss(name, frozenset(gone), frozenset(loud), may=bool(gone)))
-            # A batch whose plan is left has its rows under the same ids; a sink that refused it knows these no more.
+            # A batch whose plan is left has its rows under the same ids; a sink that refused it
+            # knows these no more.
             begin = fixed[name].next if query.level == "deduplicated" and not gone else at.next
             step.again |= {
                 body for body, sequence in after.items() if begin <= sequence < until[name].next
@@ -452,7 +483,9 @@ class LosingWorld(World):
         self._offsets(fault, lambda text: "")
 
     def offsets_cut(self, fault: Fault) -> None:
-        """In the position that the source has given; the query does not start before the file is gone."""
+        """In the position that the source has given; the query does not start before the file is
+        gone.
+        """
 
         def cut(text: str) -> str:
             begin = text.rindex("\n") + 1

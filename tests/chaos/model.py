@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 
 _SHOWN = 5
 
-#: Faults that queries may fail of: what the server says then. A purge that finds no room fails, and nats-server 2.15.1
-#: then counts messages that are gone.
+#: Faults that queries may fail of: what the server says then. A purge that finds no room fails, and
+#: nats-server 2.15.1 then counts messages that are gone.
 _REASONS = {
-    "disk_full": r"file too large \(code 500|reply makes no sense: \d+ messages and \"0\" deleted ones"
+    "disk_full": r"file too large \(code 500|reply makes no sense: \d+ messages and \"0\" deleted "
+    r"ones"
 }
 
 #: The sentences of docs/data-loss.md, after the name of the stream.
-_LOSS = "went before being read|was deleted|lost its tail|after this read was planned|stream not found|are gone"
+_LOSS = (
+    "went before being read|was deleted|lost its tail|after this read was planned|stream not "
+    "found|are gone"
+)
 _NONE: frozenset[str] = frozenset()
 
 
@@ -30,11 +34,13 @@ def violations(
     excused: Collection[str] = (),
     again: Collection[str] = (),
 ) -> list[str]:
-    """Return what is wrong with the rows that a query has written, in words; nothing for a right result.
+    """Return what is wrong with the rows that a query has written, in words; nothing for a right
+    result.
 
-    `stored` are the messages that the server has acknowledged, `sent` those that it may have: a sink has each of the
-    first once, and none that was not sent. `level` is the sink's option `delivery`, None for a transactional sink; only
-    `at-least-once` may have a row twice. Those in `excused` may be missing, and those in `again` may be repeated.
+    `stored` are the messages that the server has acknowledged, `sent` those that it may have: a
+    sink has each of the first once, and none that was not sent. `level` is the sink's option
+    `delivery`, None for a transactional sink; only `at-least-once` may have a row twice. Those in
+    `excused` may be missing, and those in `again` may be repeated.
     """
     sent, excused, again = (
         set(sent),
@@ -54,7 +60,8 @@ def violations(
 
 
 def whole_groups(rows: Sequence[str], parts: int) -> Counter[str]:
-    """Return how often a stream has each group, by its rows in their order: ``<group>/<part>``, side by side.
+    """Return how often a stream has each group, by its rows in their order: ``<group>/<part>``,
+    side by side.
 
     A row outside of a whole group counts by itself.
     """
@@ -71,8 +78,8 @@ def whole_groups(rows: Sequence[str], parts: int) -> Counter[str]:
 def whole_copies(rows: Counter[str], copies: int, *, exact: bool) -> Counter[str]:
     """Return how often a stream has each message, if it has this many equal rows for one.
 
-    With `exact` a row that is left over counts by itself, as ``<text> (<left> of <copies>)``. Otherwise a message with
-    some rows more is there.
+    With `exact` a row that is left over counts by itself, as ``<text> (<left> of <copies>)``.
+    Otherwise a message with some rows more is there.
     """
     found: Counter[str] = Counter()
     for text, times in rows.items():
@@ -103,7 +110,9 @@ def unjustified(errors: Iterable[str], faults: Collection[str]) -> list[str]:
 
 
 def last_of_each(messages: Mapping[str, str]) -> dict[str, str]:
-    """Return the last message of each subject, as an Object Store bucket keeps the last version of each object."""
+    """Return the last message of each subject, as an Object Store bucket keeps the last version of
+    each object.
+    """
     last = {subject: body for body, subject in messages.items()}
     return {body: subject for subject, body in last.items()}
 
@@ -112,10 +121,12 @@ def last_of_each(messages: Mapping[str, str]) -> dict[str, str]:
 class Loss:
     """What a fault did to a stream that a query reads, and what the query may make of it.
 
-    `gone`: messages that the query had not committed and that it reads, removed by the fault; they may be missing.
-    `loud`: those of them that the query must report if they are missing; the reader cannot see that others went.
-    `must` and `may`: the query must, or may, report a loss on this stream, whatever is missing. A step without a fault
-    has a `Loss` of nothing for each stream.
+    `gone`: messages that the query had not committed and that it reads, removed by the fault; they
+      may be missing.
+    `loud`: those of them that the query must report if they are missing; the reader cannot see that
+      others went.
+    `must` and `may`: the query must, or may, report a loss on this stream, whatever is missing. A
+    step without a fault has a `Loss` of nothing for each stream.
     """
 
     stream: str
@@ -127,12 +138,16 @@ class Loss:
 
 @dataclass
 class Step:
-    """One fault as one query saw it, until the query had read everything that was there when the fault was over.
+    """One fault as one query saw it, until the query had read everything that was there when the
+    fault was over.
 
-    `errors` are those of the package that the query failed with, `warnings` the lines of its job's log meanwhile.
-    `again`: messages of batches that were not finished, or that a copy of a checkpoint has not; unless the sink has
-    message ids of the user's, it may store them again as `repeatable` says. `twice`: messages that every sink may store
-    again, because its stream has lost them. `damaged`: the query cannot start before its checkpoint is mended.
+    `errors` are those of the package that the query failed with, `warnings` the lines of its job's
+    log meanwhile.
+    `again`: messages of batches that were not finished, or that a copy of a checkpoint has not;
+      unless the sink has
+    message ids of the user's, it may store them again as `repeatable` says. `twice`: messages that
+    every sink may store again, because its stream has lost them. `damaged`: the query cannot start
+    before its checkpoint is mended.
     """
 
     fault: str
@@ -145,7 +160,9 @@ class Step:
 
     @property
     def refused(self) -> bool:
-        """Whether the sink refused a batch, or an attempt of a task, because it came with other rows."""
+        """Whether the sink refused a batch, or an attempt of a task, because it came with other
+        rows.
+        """
         return any("DeliveryError" in line for line in (*self.errors, *self.warnings))
 
 
@@ -157,8 +174,9 @@ def names_loss(line: str, stream: str) -> bool:
 def repeatable(steps: Iterable[Step], level: str | None, *, own_ids: bool = False) -> set[str]:
     """Return the messages of which a sink may have several rows, by docs/delivery.md.
 
-    `deduplicated` knows a row by its partition, which may be another one when a batch is planned anew; `exactly-once`
-    stores rows again only after it has refused their batch. A transactional sink has each row once.
+    `deduplicated` knows a row by its partition, which may be another one when a batch is planned
+    anew; `exactly-once` stores rows again only after it has refused their batch. A transactional
+    sink has each row once.
     """
     found: set[str] = set()
     for step in steps:
@@ -171,8 +189,8 @@ def repeatable(steps: Iterable[Step], level: str | None, *, own_ids: bool = Fals
 def unreported(step: Step, rows: Counter[str], *, accepts: bool) -> list[str]:
     """Return which losses of a step the query has kept to itself, in words.
 
-    A query reports a loss by failing, or with `accepts` (failOnDataLoss=false) by a warning. One that has failed with
-    the loss on one stream warns of those on others when it goes on.
+    A query reports a loss by failing, or with `accepts` (failOnDataLoss=false) by a warning. One
+    that has failed with the loss on one stream warns of those on others when it goes on.
     """
     lines, how = (step.warnings, "warned of") if accepts else (step.errors, "failed with")
     if not accepts and any(

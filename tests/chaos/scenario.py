@@ -1,4 +1,7 @@
-"""What one run of the fault suite does: which servers, which queries, which faults. Made from a seed alone. Pure."""
+"""What one run of the fault suite does: which servers, which queries, which faults.
+
+Made from a seed alone. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 
 from tests.support.jobs import SWAPPED
 
-#: Options of every source and sink. An outage may last as long as the longest fault, also when a query starts again.
+#: Options of every source and sink. An outage may last as long as the longest fault, also when a
+#: query starts again.
 TIMES = {"connectTimeout": "60s", "requestTimeout": "5s", "retryTimeout": "180s"}
 
 _SMALL_BATCHES = {
@@ -33,7 +37,9 @@ class Source:
     subject: str | None = None
     """The last token of the only subject that it reads; None for all."""
     of: str = "stream"
-    """What it reads: ``files``, or the option ``stream``, ``streamPattern``, ``bucket`` or ``objectBucket``."""
+    """What it reads: ``files``, or the option ``stream``, ``streamPattern``, ``bucket`` or
+    ``objectBucket``.
+    """
 
     @property
     def prefix(self) -> str:
@@ -106,7 +112,8 @@ _NUMBER = f"substring_index({_TEXT}, ' ', -1)"  # of a message in its portion
 
 @dataclass(frozen=True)
 class Rows:
-    """What a sink writes of each message: columns in SQL, with ``{0}`` for the stream, and how its streams are.
+    """What a sink writes of each message: columns in SQL, with ``{0}`` for the stream, and how its
+    streams are.
 
     ``part`` in a column is the number of one of several rows of a message.
     """
@@ -146,8 +153,9 @@ ROWS = {
 
 
 SPREADS = ("read", "shuffled", "copied", "united")
-"""How the rows of a query come to its sink (`tests.support.job`): in the partitions in which they were read, in others
-after a shuffle, twice in other partitions, or by `foreachBatch` with a `writeId`, from two halves in either order."""
+"""How the rows of a query come to its sink (`tests.support.job`): in the partitions in which they
+were read, in others after a shuffle, twice in other partitions, or by `foreachBatch` with a
+`writeId`, from two halves in either order."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +179,10 @@ class Layout:
         )
 
     def conf(self, *, executors: bool) -> dict[str, str]:
-        """Return the configuration of Spark. With `executors` tasks run in processes of their own."""
+        """Return the configuration of Spark.
+
+        With `executors` tasks run in processes of their own.
+        """
         of_each = 1 + self.cores % 2
         return {
             "spark.master": f"local-cluster[2,{of_each},1024]"
@@ -179,7 +190,8 @@ class Layout:
             else f"local[{self.cores},30]",
             "spark.sql.shuffle.partitions": str(self.shuffles),
             "spark.sql.adaptive.enabled": str(self.adaptive).lower(),
-            # Otherwise a batch of a few kilobytes has one partition, whatever the cores, and so have files.
+            # Otherwise a batch of a few kilobytes has one partition, whatever the cores, and so
+            # have files.
             "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1",
             "spark.sql.files.openCostInBytes": "1",
             SWAPPED: str(self.swapped).lower(),
@@ -188,7 +200,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Query:
-    """One streaming query, from streams of its own to Spark's file sink, or with `level` to another stream."""
+    """One streaming query, from streams of its own to Spark's file sink, or with `level` to another
+    stream.
+    """
 
     name: str
     kind: str
@@ -204,7 +218,9 @@ class Query:
     spread: str = "read"
     """How they come to the sink, one of `SPREADS`."""
     origins: bool = False
-    """Whether they have the columns ``stream`` and ``sequence`` of the messages that they were read from."""
+    """Whether they have the columns ``stream`` and ``sequence`` of the messages that they were read
+    from.
+    """
 
     @property
     def source(self) -> Source:
@@ -238,7 +254,9 @@ class Query:
 
     @property
     def by_content(self) -> bool:
-        """Whether `deduplicated` would know its rows by their partitions alone, if the option were not set."""
+        """Whether `deduplicated` would know its rows by their partitions alone, if the option were
+        not set.
+        """
         return self.level == "deduplicated" and self.moves and not self.origins and not self.own_ids
 
     @property
@@ -265,7 +283,10 @@ class Query:
         return f"{self.name}_DEAD"
 
     def options(self, url: str, changed: int | None = None) -> dict[str, str]:
-        """Its options: those of the sink have the prefix ``sink.``. `changed` is the number of a change of them."""
+        """Its options: those of the sink have the prefix ``sink.``.
+
+        `changed` is the number of a change of them.
+        """
         names = ",".join(name.removeprefix(self.source.prefix) for name in self.streams)
         if self.source.of == "files":
             names = self.streams[0]
@@ -303,7 +324,9 @@ class Query:
         return {**of_source, **{f"sink.{name}": value for name, value in of_sink.items()}, **how}
 
     def _columns(self) -> str:
-        """What its sink gets, in SQL: of each five messages one is too large, and one has no subject that there is."""
+        """What its sink gets, in SQL: of each five messages one is too large, and one has no
+        subject that there is.
+        """
         columns = {name: column.format(self.target) for name, column in self.rows.columns.items()}
         if self.origins:
             columns |= {"stream": "stream", "sequence": "sequence"}
@@ -321,9 +344,12 @@ class Query:
         return f"inline(transform(sequence(0, {self.rows.parts - 1}), part -> named_struct({row})))"
 
     def changes(self) -> list[Mapping[str, str]]:
-        """The changes of its options that it must survive when it starts again in the middle of a batch."""
+        """The changes of its options that it must survive when it starts again in the middle of a
+        batch.
+        """
         plain = self.source.of not in _PREFIXES and not self.source.held
-        # What was stored with ids within the window may go on with another level that makes the same ids.
+        # What was stored with ids within the window may go on with another level that makes the
+        # same ids.
         same_ids = self.origins or self.own_ids or self.by_content
         stronger = self.level == "at-least-once" or (self.level == "deduplicated" and same_ids)
         other = stronger and self.source.of != "objectBucket"
@@ -387,7 +413,9 @@ class Query:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong, by its name in `tests.chaos.world`; `settled`: all queries have gone on before."""
+    """Something that goes wrong, by its name in `tests.chaos.world`; `settled`: all queries have
+    gone on before.
+    """
 
     name: str
     seconds: float
@@ -469,7 +497,9 @@ class Scenario:
 
     @classmethod
     def of(cls, seed: int, faults: int, *, longest: float = _LONGEST) -> Scenario:
-        """Return the scenario of a seed, with so many faults, whose freezes last at most `longest` seconds."""
+        """Return the scenario of a seed, with so many faults, whose freezes last at most `longest`
+        seconds.
+        """
         chance = random.Random(f"faults {seed}")
         servers = 1 if seed % 2 else 3
         losing = seed % 3 == 0
@@ -485,7 +515,8 @@ class Scenario:
         if losing:
             own_ids = own_ids and level == "deduplicated"
         elif kinds[2] == "objects" and level != "at-least-once":
-            # Objects may be replaced before a batch comes again: only ids of the user's name its rows then.
+            # Objects may be replaced before a batch comes again: only ids of the user's name its
+            # rows then.
             level, own_ids = "deduplicated", True
         accepts = [losing and chance.random() < 0.4 for _ in kinds]
         # A batch with less than before has other equal rows, and no number tells them apart then.
@@ -537,4 +568,7 @@ class Scenario:
     def __str__(self) -> str:
         where = ", executors of their own" if self.executors else ""
         queries = ", ".join(map(str, self.queries))
-        return f"seed {self.seed}: {self.servers} server(s){where}; {queries}; {len(self.faults)} faults"
+        return (
+            f"seed {self.seed}: {self.servers} server(s){where}; {queries}; {len(self.faults)} "
+            "faults"
+        )

@@ -28,7 +28,9 @@ GRACE = 'lame_duck_grace_period: "3s"'
 
 
 def configuration(limits: str = "", more: str = "") -> str:
-    """The configuration of a server whose clients are of one account, with these limits of JetStream."""
+    """The configuration of a server whose clients are of one account, with these limits of
+    JetStream.
+    """
     users = 'users: [{ user: "app", password: "app" }]'
     account = f"jetstream: {{ max_mem: 1GB, max_file: 1TB, {limits} }}, {users}"
     room = "jetstream { max_file_store: 1TB }"
@@ -57,8 +59,8 @@ server_frozen = lasting(lambda world: world.server.pause(), lambda world: world.
 def shut_down(server: NatsServer) -> None:
     """Let a server end as in a rolling update (lame duck).
 
-    JetStream ends at once, and after a grace one connection a second; meanwhile the server takes no new connection. A
-    server that began as an older one then starts as the present one.
+    JetStream ends at once, and after a grace one connection a second; meanwhile the server takes no
+    new connection. A server that began as an older one then starts as the present one.
     """
     os.kill(server.pid, signal.SIGUSR2)
     wait_until(lambda: not server.running, "the end of the server", 120)
@@ -87,10 +89,12 @@ def driver_started_without_server(world: World, fault: Fault) -> None:
 
 
 def disk_full(world: World, fault: Fault) -> None:
-    """No file of the server can be larger than some size; then there is room, and the server is restarted.
+    """No file of the server can be larger than some size; then there is room, and the server is
+    restarted.
 
-    A limit of the process, because to fill a file system needs root. The log is just below it, to say that files are
-    above. A server stores nothing more in a stream until it is restarted: see docs/runbook.md.
+    A limit of the process, because to fill a file system needs root. The log is just below it, to
+    say that files are above. A server stores nothing more in a stream until it is restarted: see
+    docs/runbook.md.
     """
     world.goes_on()
     told = world.server.log.count(_NO_ROOM)
@@ -106,7 +110,10 @@ def disk_full(world: World, fault: Fault) -> None:
 
 
 def storage_limited(world: World, fault: Fault) -> None:
-    """The account may not store more. A server takes such limits of its configuration when it starts."""
+    """The account may not store more.
+
+    A server takes such limits of its configuration when it starts.
+    """
     world.goes_on()
     used = world.api("INFO")["storage"]
     refused = world.load.refused[_TOO_MUCH]

@@ -1,14 +1,16 @@
-"""An hour under load with a restart each minute: nothing is lost, nothing comes twice, and nothing grows.
+"""An hour under load with a restart each minute: nothing is lost, nothing comes twice, and nothing
+grows.
 
     make soak                                 an hour
     make soak SOAK_SECONDS=7200 SOAK_SEED=7   two hours, with another order of restarts
 
-Two queries copy a stream each to another one, exactly once, on a cluster of three servers. Each minute one of the
-servers, the leader of a stream, the newest planner, the newer half of the Python workers, or once, in the middle, the
-whole job is killed and starts again. The processes that are not killed grow old, and show what restarts leave in them.
+Two queries copy a stream each to another one, exactly once, on a cluster of three servers. Each
+minute one of the servers, the leader of a stream, the newest planner, the newer half of the Python
+workers, or once, in the middle, the whole job is killed and starts again. The processes that are
+not killed grow old, and show what restarts leave in them.
 
-When all queries have gone on after a restart, the measures are taken until the minute ends. A row has the least of
-each: a leak never goes away, and what a batch needs for a moment does.
+When all queries have gone on after a restart, the measures are taken until the minute ends. A row
+has the least of each: a leak never goes away, and what a batch needs for a moment does.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ _LONGEST = 180.0  # seconds until a killed planner is replaced
 _HEAP = 1024  # MiB
 _COMING_AND_GOING = "block-manager-"  # how the names of such threads begin
 
-#: All of the heap is resident from the start: what the JVM has beside it is what Spark and the connector need, and not
-#: when the collector thinks that it must run. A full collection says what of the heap is in use. Spark keeps no more of
-#: its history after minutes than after hours.
+#: All of the heap is resident from the start: what the JVM has beside it is what Spark and the
+#: connector need, and not when the collector thinks that it must run. A full collection says what
+#: of the heap is in use. Spark keeps no more of its history after minutes than after hours.
 _CONF = {
     "spark.driver.memory": f"{_HEAP}m",
     "spark.cleaner.periodicGC.interval": "20s",
@@ -90,16 +92,20 @@ MEASURES = {
 
 
 def in_use(log: str) -> float | None:
-    """Return the MiB of the heap in use after the last full collection of a JVM's log, None if there was none."""
+    """Return the MiB of the heap in use after the last full collection of a JVM's log, None if
+    there was none.
+    """
     found = re.findall(r"Pause Full.* \d+M->(\d+)M\(", log)
     return float(found[-1]) if found else None
 
 
 def of_process(pid: int) -> dict[str, float]:
-    """The MiB that only this process has, all that are resident, and the numbers of its descriptors and threads.
+    """The MiB that only this process has, all that are resident, and the numbers of its descriptors
+    and threads.
 
-    Pages that a worker shares with the daemon that forked it are not its own. Threads of which Spark starts a hundred
-    after each collection, and ends them when they were idle for a minute, are not counted.
+    Pages that a worker shares with the daemon that forked it are not its own. Threads of which
+    Spark starts a hundred after each collection, and ends them when they were idle for a minute,
+    are not counted.
     """
     folder = Path("/proc", str(pid))
     rollup, status = (
@@ -128,7 +134,10 @@ def _most(pids: Sequence[int]) -> dict[str, float]:
 
 
 def on_servers(world: World) -> dict[str, float]:
-    """What the connector's clients have on the servers. They have names; what the suite itself asks with has none."""
+    """What the connector's clients have on the servers.
+
+    They have names; what the suite itself asks with has none.
+    """
     url = world.servers[0].url
     streams = api(url, "STREAM.NAMES").get("streams") or []
     connections = [
@@ -151,7 +160,8 @@ def on_servers(world: World) -> dict[str, float]:
 def look(world: SoakWorld) -> Row:
     """All measures, now."""
     processes, planners = world.job.processes(), world.job.planners()
-    # Not only tasks run there: others check and commit what a query writes. The JVM names the daemon's module too.
+    # Not only tasks run there: others check and commit what a query writes. The JVM names the
+    # daemon's module too.
     workers = [pid for pid, command in processes.items() if "daemon pyspark." in command]
     jvm = _most([pid for pid, command in processes.items() if "SparkSubmit" in command])
     row = {"planners": float(len(planners)), "procs": float(len(processes)), **on_servers(world)}
@@ -177,7 +187,8 @@ def least(looks: Sequence[Row]) -> Row:
 
 
 def grown(rows: Sequence[Row]) -> list[str]:
-    """Return what is larger at the end than it was when all had settled by more than its bound, in words.
+    """Return what is larger at the end than it was when all had settled by more than its bound, in
+    words.
 
     There must be `FEWEST` rows.
     """
@@ -192,7 +203,8 @@ def grown(rows: Sequence[Row]) -> list[str]:
             begin := statistics.median(before)
         ) + measure.bound:
             wrong.append(
-                f"{measure.of}: {begin:g} before and {end:g} at the end, which is more than {measure.bound:g} more"
+                f"{measure.of}: {begin:g} before and {end:g} at the end, which is more than "
+                f"{measure.bound:g} more"
             )
     return wrong
 
@@ -253,7 +265,9 @@ def restarts(seed: int, rounds: int) -> Iterator[tuple[str, int]]:
 
 
 def soak(world: SoakWorld, rounds: int, *, every: float = EVERY) -> Iterator[tuple[str, Row]]:
-    """Yield what was restarted and the measures after it: a row each `every` seconds, if all goes on by then."""
+    """Yield what was restarted and the measures after it: a row each `every` seconds, if all goes
+    on by then.
+    """
     world.goes_on()
     for what, number in restarts(world.scenario.seed, rounds):
         end = time.monotonic() + every
@@ -279,7 +293,8 @@ def main() -> None:
     rounds = int(seconds // EVERY)
     if rounds < FEWEST:
         raise SystemExit(
-            f"SOAK_SECONDS is {seconds:g}, and must be at least {FEWEST * EVERY:g}: nothing can be compared"
+            f"SOAK_SECONDS is {seconds:g}, and must be at least {FEWEST * EVERY:g}: nothing can be "
+            "compared"
         )
     table = Path(sys.argv[1])
     table.parent.mkdir(parents=True, exist_ok=True)
@@ -291,7 +306,8 @@ def main() -> None:
             print(text, file=file, flush=True)
 
         say(
-            f"seed {seed}: {rounds} minutes\n\n{line('row', 'restart', {name: name for name in MEASURES})}"
+            f"seed {seed}: {rounds} "
+            f"minutes\n\n{line('row', 'restart', {name: name for name in MEASURES})}"
         )
         world, rows = SoakWorld(seed, Path(folder, "job")), []
         with world:

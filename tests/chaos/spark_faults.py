@@ -1,4 +1,6 @@
-"""What befalls Spark: workers, planners, executors and drivers that are killed, and queries with other options."""
+"""What befalls Spark: workers, planners, executors and drivers that are killed, and queries with
+other options.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,11 @@ def driver_killed(world: World, fault: Fault) -> None:
 
 
 def driver_killed_between_commits(world: World, fault: Fault) -> None:
-    """The same when the sink of a query has a batch that Spark has not noted as done: the batch comes again.
+    """The same when the sink of a query has a batch that Spark has not noted as done: the batch
+    comes again.
 
-    The driver is stopped to look. If Spark has noted the batch by then, it goes on until the next one.
+    The driver is stopped to look. If Spark has noted the batch by then, it goes on until the next
+    one.
     """
     noting = [query for query in world.scenario.queries if query.level in (None, "exactly-once")]
     # In `foreachBatch` each batch has an entry of its own in the ledger.
@@ -107,7 +111,9 @@ def options_changed(world: World, fault: Fault) -> None:
 
 
 def layout_changed(world: World, fault: Fault) -> None:
-    """All processes of the job when a query has stored some rows of a batch; the batch comes in other partitions."""
+    """All processes of the job when a query has stored some rows of a batch; the batch comes in
+    other partitions.
+    """
     if world.scenario.servers == 1:
         writing = [query for query in world.scenario.queries if query.level is not None]
         query = writing[fault.target % len(writing)]
@@ -121,7 +127,9 @@ def layout_changed(world: World, fault: Fault) -> None:
 
 
 def workers_killed_reading(world: World, fault: Fault) -> None:
-    """The Python workers when the server has sent some of the messages that they read, and no more comes."""
+    """The Python workers when the server has sent some of the messages that they read, and no more
+    comes.
+    """
     reading = [query for query in world.scenario.queries if query.source.of != "files"]
     query = reading[fault.target % len(reading)]
     # Each text begins with the name of its stream.
@@ -130,7 +138,9 @@ def workers_killed_reading(world: World, fault: Fault) -> None:
 
 
 def workers_killed_writing(world: World, fault: Fault) -> None:
-    """The same when they have sent rows: these are under way, or are lost, or are stored and the answers under way."""
+    """The same when they have sent rows: these are under way, or are lost, or are stored and the
+    answers under way.
+    """
     query = world.scenario.queries[-1]
     if fault.target % 2:
         held = world.proxy.stall_after(
@@ -142,9 +152,11 @@ def workers_killed_writing(world: World, fault: Fault) -> None:
 
 
 def planners_killed_committing(world: World, fault: Fault) -> None:
-    """The planners when a query moves its consumer: the request is under way, or lost, or its answer is lost.
+    """The planners when a query moves its consumer: the request is under way, or lost, or its
+    answer is lost.
 
-    The request lets go of a batch's messages. Or it takes the consumer over for a new run, after a planner was killed.
+    The request lets go of a batch's messages. Or it takes the consumer over for a new run, after a
+    planner was killed.
     """
     durable = [query for query in world.scenario.queries if query.source.durable]
     rest, at = divmod(fault.target, len(durable))
@@ -177,7 +189,10 @@ def _kill_at(
     *,
     cut: bool = False,
 ) -> None:
-    """Kill at a moment when the wire may stand still. What was held back is lost, or it comes after the death."""
+    """Kill at a moment when the wire may stand still.
+
+    What was held back is lost, or it comes after the death.
+    """
     try:
         world.wait(held.is_set, "the moment to kill")
         kill(victims())

@@ -1,4 +1,6 @@
-"""Counters are right after kills of tasks that count, and of servers that lead their stream; so are their sums."""
+"""Counters are right after kills of tasks that count, and of servers that lead their stream; so are
+their sums.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""No message is lost and none comes twice, whatever goes wrong: faults that a seed chooses, under load.
+"""No message is lost and none comes twice, whatever goes wrong: faults that a seed chooses, under
+load.
 
     make chaos                                  some three minutes
     make chaos CHAOS_FAULTS=500 CHAOS_SEED=7    as many faults as it says, from this seed on
 
-A run prints its seed, which repeats it: the same servers, queries and faults in the same order. When exactly a fault
-hits a query, the machine decides. docs/reliability.md has the faults, and what is checked.
+A run prints its seed, which repeats it: the same servers, queries and faults in the same order.
+When exactly a fault hits a query, the machine decides. docs/reliability.md has the faults, and what
+is checked.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ LONGEST = float(os.environ.get("CHAOS_LONGEST", "8"))  # seconds, of a server th
 NAME = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")
 
 
-#: Each moment when a query lets go of messages, or takes its consumer over; seeds seldom choose them.
+#: Each moment when a query lets go of messages, or takes its consumer over; seeds seldom choose
+#: them.
 LETTING_GO = Scenario(
     seed=0,
     servers=1,
@@ -53,7 +56,8 @@ LETTING_GO = Scenario(
 )
 
 
-#: Rows that come in other partitions again and again; seeds seldom choose that for a query that has stored some rows.
+#: Rows that come in other partitions again and again; seeds seldom choose that for a query that has
+#: stored some rows.
 LAYOUTS = Scenario(
     seed=-1,
     servers=1,
@@ -95,7 +99,9 @@ def test_every_fault_can_happen_and_every_kind_of_query_is_tried() -> None:
 
 
 def test_the_page_has_every_fault_and_every_kind_of_query() -> None:
-    """docs/reliability.md explains each fault, source and sink, names no other, and each fault tests a promise."""
+    """docs/reliability.md explains each fault, source and sink, names no other, and each fault
+    tests a promise.
+    """
     page = (ROOT / "docs/reliability.md").read_text()
     run, faults, promises = (
         page.split(f"\n## {title}")[1].split("\n## ")[0]
@@ -144,7 +150,10 @@ def test_every_change_of_options_has_a_meaning(kind: str, level: str, writes: st
 
 
 def test_a_query_may_fail_of_a_full_disk_and_of_nothing_else() -> None:
-    full = "ApiError: cannot remove what was committed from stream A0: 1.blk: file too large (code 500, error 10051)"
+    full = (
+        "ApiError: cannot remove what was committed from stream A0: 1.blk: file too large (code "
+        "500, error 10051)"
+    )
     counts = "ProtocolError: cannot read stream A0: the server's reply makes no sense: %s"
     held, other = (
         counts % why
@@ -173,6 +182,9 @@ def test_nothing_is_lost_and_nothing_comes_twice(scenario: Scenario, tmp_path: P
         wrong = world.violations()
         stored = sum(map(len, world.load.stored.values()))
         restarts, returned = len(world.job.failures()), world.clients.returned
-        seen = f"{stored} messages, {dict(world.applied)}, {restarts} restarts, {returned} streams that came again"
+        seen = (
+            f"{stored} messages, {dict(world.applied)}, {restarts} restarts, {returned} streams "
+            "that came again"
+        )
         log.warning("%s: %s", scenario, seen)
     assert wrong == [], "\n".join([str(scenario), world.job.log[-4000:], *wrong])

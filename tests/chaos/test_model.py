@@ -22,8 +22,14 @@ from tests.chaos.model import (
 from tests.chaos.scenario import LEVELS, Scenario
 
 SENT = ["a", "b", "c", "d"]
-WENT = "spark_jetstream.errors.DataLossError: messages 3 to 4 of stream A0 went before being read (likely purged)"
-REFUSED = "spark_jetstream.errors.DeliveryError: partition 0 of batch 12 of q was written before with other rows"
+WENT = (
+    "spark_jetstream.errors.DataLossError: messages 3 to 4 of stream A0 went before being read "
+    "(likely purged)"
+)
+REFUSED = (
+    "spark_jetstream.errors.DeliveryError: partition 0 of batch 12 of q was written before with "
+    "other rows"
+)
 LOST = Loss("A0", gone=frozenset("cd"), loud=frozenset("d"), may=True)
 WHOLE = Loss("A0")
 
@@ -202,7 +208,8 @@ def test_sentences_of_losses() -> None:
         "stream A0 was deleted and created again (at 2026-01-01T00:00:00Z) while",
         "stream A0 was deleted; failOnDataLoss is false",
         "stream A0 lost its tail: it was read up to sequence 10, and now ends at 6",
-        "3 of 500 messages of stream A0, sequences 1 to 500, were removed (purged) after this read was planned",
+        "3 of 500 messages of stream A0, sequences 1 to 500, were removed (purged) after this read "
+        "was planned",
         "cannot read stream A0 (option stream): stream not found",
     ):
         assert names_loss(line, "A0"), line

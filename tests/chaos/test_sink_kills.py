@@ -1,7 +1,9 @@
-"""What each delivery level promises holds when a task is killed at any step, or runs twice at the same time.
+"""What each delivery level promises holds when a task is killed at any step, or runs twice at the
+same time.
 
-In the end, at-least-once has every row, deduplicated has each of them once within the duplicate window, and
-exactly-once after it as well, so its streams remember message ids for a second and no attempt comes sooner.
+In the end, at-least-once has every row, deduplicated has each of them once within the duplicate
+window, and exactly-once after it as well, so its streams remember message ids for a second and no
+attempt comes sooner.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def rows(url: str, stream: str) -> Counter[str]:
 
 
 def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
-    """What the level promises; and at-least-once has shown that there was something to keep from happening."""
+    """What the level promises; and at-least-once has shown that there was something to keep from
+    happening.
+    """
     missing = [row for row in expected if row not in found]
     assert missing == []
     repeated = {row: times for row, times in found.items() if times > 1}
@@ -180,7 +184,8 @@ def test_two_attempts_at_the_same_time(nats_server: NatsServer, delivery: str) -
         """Why it failed, if it did."""
         together.wait(60)
         try:
-            # Connection options that differ give the attempts connections of their own, as processes have.
+            # Connection options that differ give the attempts connections of their own, as
+            # processes have.
             target.attempt(partition, connectTimeout=f"{5 + number}s")
         except DeliveryError as error:
             return str(error)

@@ -1,4 +1,6 @@
-"""Streams that are somewhere else: behind a domain and a leaf node, mirrored, or gathered from other streams."""
+"""Streams that are somewhere else: behind a domain and a leaf node, mirrored, or gathered from
+other streams.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def linked() -> Iterator[Linked]:
 
 @pytest.fixture
 def stream(linked: Linked) -> Iterator[MakeStream]:
-    """A function that creates a stream at the server of a domain, with a name of its own; deleted after the test."""
+    """A function that creates a stream at the server of a domain, with a name of its own; deleted
+    after the test.
+    """
     created: list[Stream] = []
 
     def create(domain: str, name: str = "", **config: Any) -> Stream:
@@ -146,7 +150,8 @@ class TestDomain:
     def test_durable_progress(
         self, linked: Linked, stream: MakeStream, domain: str, retention: str
     ) -> None:
-        # Streams and consumers of the same names in both domains, with messages of the same sequences.
+        # Streams and consumers of the same names in both domains, with messages of the same
+        # sequences.
         config = {"retention": retention, "allow_direct": True}
         s = stream(domain, **config)
         url = linked.other(domain).url
@@ -200,7 +205,10 @@ class TestDomain:
         assert next(stored).sequence == 1
         query = query_of(url, s.name, domain=domain, retryTimeout="500ms")
         linked.cut()
-        api_of = rf"nobody answers at \$JS\.{domain}\.API\.[A-Z.]+{s.name}\S*: is JetStream enabled .* options domain and"
+        api_of = (
+            rf"nobody answers at \$JS\.{domain}\.API\.[A-Z.]+{s.name}\S*: is JetStream enabled .* "
+            r"options domain and"
+        )
         with pytest.raises(
             OutageError,
             match=rf"{s.name} .* no further for 0.5 s \(option retryTimeout\): .*{api_of}",
@@ -350,7 +358,8 @@ def test_sources_from_two_domains(linked: Linked, stream: MakeStream) -> None:
     assert [row.sequence for row in stored] == list(range(1, 121))
     for origin in (near, far):
         here = [row for row in stored if row.subject.startswith(f"{origin.subject}.")]
-        # Origin (with a hash if it is elsewhere), sequence there, filter, transform, and since 2.15 the subject.
+        # Origin (with a hash if it is elsewhere), sequence there, filter, transform, and since 2.15
+        # the subject.
         sources = [
             row.headers.pop("Nats-Stream-Source")[0].split(" ") for row in here if row.headers
         ]
@@ -441,8 +450,10 @@ class TestWriting:
         linked.cut()
         # The task learns it from the data, or before that from the ledger.
         reason = {
-            "deduplicated": r"no stream captures this subject, or its stream has no leader .* for 0.5 s",
-            "exactly-once": rf"nobody answers at \$JS\.leaf\.API\.STREAM\.MSG\.GET\.{STREAM}: .* options domain and",
+            "deduplicated": r"no stream captures this subject, or its stream has no leader .* for "
+            r"0.5 s",
+            "exactly-once": rf"nobody answers at \$JS\.leaf\.API\.STREAM\.MSG\.GET\.{STREAM}: .* "
+            r"options domain and",
         }
         some, task = rows(f"{s.subject}.a", 0, 10), WriteTask(s.name, 1, 0)
         with pytest.raises((OutageError, NoResponders), match=reason[delivery]):
@@ -486,7 +497,10 @@ class TestWriting:
         self, linked: Linked, stream: MakeStream, delivery: str
     ) -> None:
         s = stream("hub")
-        wrong = r"not domain mars \(option domain\)|nobody answers at \$JS\.mars\.API\..*options domain and"
+        wrong = (
+            r"not domain mars \(option domain\)|nobody answers at \$JS\.mars\.API\..*options "
+            r"domain and"
+        )
         with pytest.raises((RowRefused, NoResponders, DeliveryError), match=wrong):
             sink(linked.hub.url, delivery, domain="mars", retryTimeout="500ms").write(
                 [rows(f"{s.subject}.a", 0, 10)]

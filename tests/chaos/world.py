@@ -38,7 +38,8 @@ from tests.support.sinking import with_subjects
 #: Seconds in which every query must go on after a fault.
 LONGEST_RECOVERY = 600.0
 LEDGER = f"KV_{LEDGER_BUCKET}"
-#: The nats-server with which servers begin, until a fault shuts them down; None for the one of this environment.
+#: The nats-server with which servers begin, until a fault shuts them down; None for the one of this
+#: environment.
 OLDER = os.environ.get("CHAOS_SERVER")
 _DURABLE = {"spark", OTHER}
 """The consumers that may be there in the end."""
@@ -73,7 +74,10 @@ def function_of(fault: str) -> Callable[[World, Fault], None]:
 
 
 class World:
-    """Everything that a scenario needs. The context manager starts it, and ends all that it started."""
+    """Everything that a scenario needs.
+
+    The context manager starts it, and ends all that it started.
+    """
 
     conf: Mapping[str, str] = MappingProxyType({})
     """What Spark is configured with beside what all scenarios need."""
@@ -161,7 +165,9 @@ class World:
     def position(
         self, query: Query, log: str, batch: int | None = None
     ) -> Mapping[str, StreamPosition]:
-        """How far a query has read its streams by the newest batch (or this one) of ``offsets`` or ``commits``."""
+        """How far a query has read its streams by the newest batch (or this one) of ``offsets`` or
+        ``commits``.
+        """
         folder = self.job.checkpoint / query.name / "offsets"
         number = self.job.latest(f"{query.name}/{log}") if batch is None else batch
         with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged by a fault
@@ -176,8 +182,8 @@ class World:
         }
         temporary = self._folder.with_name("tmp")
         temporary.mkdir(exist_ok=True)
-        # A task may fail as often as its worker is killed. What killed processes leave goes with the folder.
-        # The logs of a checkpoint and of a sink keep all batches.
+        # A task may fail as often as its worker is killed. What killed processes leave goes with
+        # the folder. The logs of a checkpoint and of a sink keep all batches.
         conf = {
             **self.layout.conf(executors=self.scenario.executors),
             "spark.task.maxFailures": "30",
@@ -186,8 +192,9 @@ class World:
             "spark.sql.streaming.fileSink.log.deletion": "false",
             "spark.local.dir": str(temporary),
             "spark.ui.showConsoleProgress": "false",
-            # Spark matches the error of a function of `foreachBatch` with a regular expression that overflows the stack
-            # (`StreamExecution.isInterruptionException`), and the query then ends without an error.
+            # Spark matches the error of a function of `foreachBatch` with a regular expression that
+            # overflows the stack (`StreamExecution.isInterruptionException`), and the query then
+            # ends without an error.
             "spark.driver.extraJavaOptions": f"{BRISK['spark.driver.extraJavaOptions']} -Xss64m",
             **self.conf,
         }
@@ -252,7 +259,9 @@ class World:
         return wrong + self._left()
 
     def _gone_early(self) -> list[str]:
-        """What is gone from a stream although the query that it is held for has not committed it, in words."""
+        """What is gone from a stream although the query that it is held for has not committed it,
+        in words.
+        """
         wrong = []
         # Without an answer now, the next look has one.
         with self.job.frozen(), contextlib.suppress(OSError, Refused):
@@ -266,7 +275,8 @@ class World:
                     gone &= self._sequences(query, query.streams[0])
                     if early := sorted(gone - self.job.committed(query.name)):
                         wrong.append(
-                            f"{query.name}: gone before their commit: {early[:5]}, {len(early)} in all"
+                            f"{query.name}: gone before their commit: {early[:5]}, {len(early)} in "
+                            "all"
                         )
         return wrong
 
@@ -374,11 +384,13 @@ class World:
             }
 
         with contextlib.suppress(TimeoutError):
-            # Where leaders change while a message is acknowledged, it stays until the stream's leader compares what its
-            # consumers need, which it does now and then (`checkInterestState`, nats-server #5270 and #6673).
+            # Where leaders change while a message is acknowledged, it stays until the stream's
+            # leader compares what its consumers need, which it does now and then
+            # (`checkInterestState`, nats-server #5270 and #6673).
             wait_until(lambda: not kept(), "no message", 120)
         return [
-            f"{count} messages are left on {name}: {self.api(f'STREAM.INFO.{name}', {'deleted_details': True})}; "
+            f"{count} messages are left on {name}: "
+            f"{self.api(f'STREAM.INFO.{name}', {'deleted_details': True})}; "
             f"{self.api(f'CONSUMER.INFO.{name}.spark')}"
             for name, count in kept().items()
         ]

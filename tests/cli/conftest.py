@@ -1,4 +1,6 @@
-"""What tests of commands share: no settings of whoever runs them, and names of streams that are gone after a test."""
+"""What tests of commands share: no settings of whoever runs them, and names of streams that are
+gone after a test.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, nats_server: NatsServer) -> Command:
-    """`run_command` on the shared server; for commands of the ``GROUP`` of the test's module, if it has one."""
+    """`run_command` on the shared server; for commands of the ``GROUP`` of the test's module, if it
+    has one.
+    """
     return partial(run_command, *getattr(request.module, "GROUP", ()), url=nats_server.url)
 
 
@@ -44,7 +48,9 @@ def do(request: pytest.FixtureRequest, nats_server: NatsServer) -> Command:
 
 @pytest.fixture
 def query_consumer(api: Api) -> Callable[..., None]:
-    """A function that makes the consumer of a Spark query: the administration never sends the metadata of one."""
+    """A function that makes the consumer of a Spark query: the administration never sends the
+    metadata of one.
+    """
 
     def make(stream: str, name: str, **config: Any) -> None:
         config = {"durable_name": name, "ack_policy": "explicit", **config}
@@ -75,7 +81,9 @@ def written(config: dict[str, Any]) -> Iterator[str]:
 
 
 def refused(ran: Ran, code: int, *words: str) -> None:
-    """That a command ended with this code, said this in a printable line on standard error, and printed nothing."""
+    """That a command ended with this code, said this in a printable line on standard error, and
+    printed nothing.
+    """
     assert (ran.code, ran.out) == (code, ""), ran.err
     assert [word for word in words if word not in ran.err] == [], ran.err
     assert ran.err.endswith("\n")

@@ -1,35 +1,51 @@
-"""Every command and flag of the ``nats`` tool, by the names in its source (github.com/nats-io/natscli, folder cli)."""
+"""Every command and flag of the ``nats`` tool, by the names in its source
+(github.com/nats-io/natscli, folder cli).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 GLOBAL = (
-    "--server -s --user --password --connection-name --creds --nkey --tlscert --tlskey --tlsca --tlsfirst --no-tlsfirst"
-    " --certstore --certstore-match --certstore-match-by --certstore-ca-match --timeout --socks-proxy --js-api-prefix"
-    " --js-event-prefix --js-domain --domain --inbox-prefix --colors --context --trace --no-context --help"
+    "--server -s --user --password --connection-name --creds --nkey --tlscert --tlskey --tlsca "
+    "--tlsfirst --no-tlsfirst"
+    " --certstore --certstore-match --certstore-match-by --certstore-ca-match --timeout "
+    "--socks-proxy --js-api-prefix"
+    " --js-event-prefix --js-domain --domain --inbox-prefix --colors --context --trace "
+    "--no-context --help"
 )
 """The flags of every command."""
 
 _PARTS = {
-    "@stream": "--subjects --description --storage --compression --replicas --tag --tags --cluster --ack --no-ack"
-    " --retention --discard --discard-per-subject --first-sequence --max-age --max-bytes --max-consumers --max-msg-size"
-    " --max-msgs --max-msgs-per-subject --dupe-window --mirror --source --allow-batch --allow-counter --allow-rollup"
-    " --no-allow-rollup --deny-delete --no-deny-delete --deny-purge --allow-direct --no-allow-direct"
-    " --allow-mirror-direct --allow-msg-ttl --allow-schedules --subject-del-markers-ttl --transform-source"
-    " --transform-destination --metadata --republish-source --republish-destination --republish-headers --json -j",
+    "@stream": "--subjects --description --storage --compression --replicas --tag --tags --cluster "
+    "--ack --no-ack"
+    " --retention --discard --discard-per-subject --first-sequence --max-age --max-bytes "
+    "--max-consumers --max-msg-size"
+    " --max-msgs --max-msgs-per-subject --dupe-window --mirror --source --allow-batch "
+    "--allow-counter --allow-rollup"
+    " --no-allow-rollup --deny-delete --no-deny-delete --deny-purge --allow-direct "
+    "--no-allow-direct"
+    " --allow-mirror-direct --allow-msg-ttl --allow-schedules --subject-del-markers-ttl "
+    "--transform-source"
+    " --transform-destination --metadata --republish-source --republish-destination "
+    "--republish-headers --json -j",
     "@newstream": "--limit-consumer-inactive --limit-consumer-max-pending --persist-mode",
-    "@consumer": "--backoff --backoff-steps --backoff-min --backoff-max --description --filter --headers-only"
-    " --no-headers-only --max-deliver --max-outstanding --max-pending --max-pull-batch --max-pull-expire"
+    "@consumer": "--backoff --backoff-steps --backoff-min --backoff-max --description --filter "
+    "--headers-only"
+    " --no-headers-only --max-deliver --max-outstanding --max-pending --max-pull-batch "
+    "--max-pull-expire"
     " --max-pull-bytes --sample --target --wait --inactive-threshold --replicas --metadata",
-    "@newconsumer": "--ack --bps --deliver --deliver-group --ephemeral --flow-control --heartbeat --max-waiting --pull"
+    "@newconsumer": "--ack --bps --deliver --deliver-group --ephemeral --flow-control --heartbeat "
+    "--max-waiting --pull"
     " --replay --memory --pause --pinned-groups --pinned-ttl --overflow-groups",
-    "@find": "--server-name --cluster --empty --idle --created --consumers --subject --replicas --sourced --mirrored"
+    "@find": "--server-name --cluster --empty --idle --created --consumers --subject --replicas "
+    "--sourced --mirrored"
     " --leader --invert --expression",
     "@bench": "--clients --msgs --progress --no-progress --csv --size",
     "@send": "--header -H --count --send-on --templates --no-templates",
 }
-# A line for each command: its names at each level, and its flags. Groups whose commands all have one answer have one.
+# A line for each command: its names at each level, and its flags. Groups whose commands all have
+# one answer have one.
 _COMMANDS = """
 account|a info|nfo
 account|a report|rep

@@ -1,4 +1,6 @@
-"""``spark-jetstream bench``: what it measures is there, and nothing is left behind, however it ends."""
+"""``spark-jetstream bench``: what it measures is there, and nothing is left behind, however it
+ends.
+"""
 
 from __future__ import annotations
 

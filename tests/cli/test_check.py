@@ -363,7 +363,8 @@ def test_a_cluster() -> None:
         )
         assert "peers: 3, critical if not 5\n" in check("meta", "--expect", 5, *login).out
         stream = ("stream", "--stream", "THREE", "--peer-seen-critical", "1h", "--peer-expect")
-        # Its leader hears of the other servers by itself, maybe later than the leader of the meta group.
+        # Its leader hears of the other servers by itself, maybe later than the leader of the meta
+        # group.
         wait_until(
             lambda: check(*stream, 3).code == 0, "the leader of the stream knows all servers"
         )

@@ -1,4 +1,6 @@
-"""``spark-jetstream cluster``: what the system account does with a cluster, and that no other account can."""
+"""``spark-jetstream cluster``: what the system account does with a cluster, and that no other
+account can.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``spark-jetstream consumer`` on a real server: what each command does, what is refused, and what is wrong usage."""
+"""``spark-jetstream consumer`` on a real server: what each command does, what is refused, and what
+is wrong usage.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ PINNED: dict[str, Any] = {"priority_policy": "pinned_client", "priority_groups":
 
 @pytest.fixture
 def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
-    """A stream that takes ``NAME.*`` and ``c.>``, with the messages 0 to 5 at ``NAME.0`` and ``NAME.1`` in turn."""
+    """A stream that takes ``NAME.*`` and ``c.>``, with the messages 0 to 5 at ``NAME.0`` and
+    ``NAME.1`` in turn.
+    """
     admin.streams.create(name=name, subjects=[f"{name}.*", "c.>"])
     publisher.publish(
         Message(f"{name}.{at % 2}", b"%d" % at, [("Number", str(at))]) for at in range(6)

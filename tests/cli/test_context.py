@@ -92,7 +92,8 @@ def test_a_context_has_the_fields_of_the_nats_tool_and_is_private(
         "inbox_prefix": "_INBOX_ann",
         "description": "Production",
     }
-    # A second time changes what is given; another login, or prefix, takes the place of the one before.
+    # A second time changes what is given; another login, or prefix, takes the place of the one
+    # before.
     file.chmod(0o644)
     data = {**json.loads(file.read_text()), "color_scheme": "red"}
     file.write_text(json.dumps(data))
@@ -135,12 +136,14 @@ def test_what_is_no_context_leaves_the_files_alone(root: Path) -> None:
     succeed("context", "save", "a", "--server", "nats://ann:x@h", "--select")
     before = {path: path.read_text() for path in root.rglob("*") if path.is_file()}
     for line, problem in {
-        "save a -o requestTimeout=2s": "option requestTimeout has no place in a context: give it beside --context",
+        "save a -o requestTimeout=2s": "option requestTimeout has no place in a context: give it "
+        "beside --context",
         "save a --user bob": "option user needs password beside it",
         "save a --user bob --password p": "has a user in its url, which would count",
         "save a --creds /c.creds --token t": "are two kinds of authentication",
         "save a --server nats://": "servers",
-        "save b --user u --password env://NOT_SET": 'takes password from the environment variable "NOT_SET"',
+        "save b --user u --password env://NOT_SET": "takes password from the environment variable "
+        '"NOT_SET"',
         "save b -o conectTimeout=1s": "there is no option conectTimeout",
         "save ../b": 'a context cannot have the name "../b"',
         "save b.json": 'a context cannot have the name "b.json"',

@@ -25,7 +25,10 @@ OnNote = Callable[[Callable[[str], None]], None]
 
 @pytest.fixture
 def on_note(monkeypatch: pytest.MonkeyPatch) -> OnNote:
-    """Sets a function that gets each line on standard error. The first one comes when a command has subscribed."""
+    """Sets a function that gets each line on standard error.
+
+    The first one comes when a command has subscribed.
+    """
 
     def install(act: Callable[[str], None]) -> None:
         note = Output.note

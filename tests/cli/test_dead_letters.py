@@ -1,4 +1,6 @@
-"""``spark-jetstream dead-letters`` on a real server: what consumers gave up is kept, listed, published again once."""
+"""``spark-jetstream dead-letters`` on a real server: what consumers gave up is kept, listed,
+published again once.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def test_what_consumers_gave_up_is_listed(
     first, *others = do("ls", s.name).out.splitlines()
     assert len(others) == 2
     assert first.endswith(
-        f"message 1 of stream {s.name} (first delivery to consumer strict) was refused for good: bad"
+        f"message 1 of stream {s.name} (first delivery to consumer strict) was refused for good: "
+        "bad"
     )
     assert [each["stream_seq"] for each in do("ls", s.name, "--json").objects] == [1, 2, 3]
     for words in (("ls",), ("replay", "1")):

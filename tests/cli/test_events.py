@@ -22,7 +22,9 @@ KIND = ("events", "--kind", "stream_action", "--stream", "BUSY")
 
 @pytest.fixture
 def busy(nats_server: NatsServer, publisher: Publisher) -> Iterator[None]:
-    """Somebody creates and deletes stream ``BUSY`` all the time; beside the stream of `publisher`, which stays."""
+    """Somebody creates and deletes stream ``BUSY`` all the time; beside the stream of `publisher`,
+    which stays.
+    """
     done = threading.Event()
 
     def work() -> None:
@@ -95,7 +97,8 @@ def test_options_choose_the_subjects(nats_server: NatsServer) -> None:
         "--all": "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>",
         "--advisories": "$JS.EVENT.ADVISORY.>",
         "--metrics --consumer c": "$JS.EVENT.METRIC.CONSUMER.*.*.c",
-        "--kind nak --kind ADVISORY.API": "$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.*.*, $JS.EVENT.ADVISORY.API",
+        "--kind nak --kind ADVISORY.API": "$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.*.*, "
+        "$JS.EVENT.ADVISORY.API",
         "--prefix a.b --metrics": "a.b.METRIC.>",
     }.items():
         ran = succeed("events", *line.split(), "--for", "20ms", url=nats_server.url)

@@ -17,7 +17,9 @@ from tests.support.publish import Message, Publisher
 
 ROOT: Any = typer.main.get_command(app)
 LONG, SHORT = 102, 66
-"""How many lines help may have: of a command with an option for each field of a configuration, and of others."""
+"""How many lines help may have: of a command with an option for each field of a configuration, and
+of others.
+"""
 
 
 def walk(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -54,7 +56,10 @@ def test_help_has_values_and_defaults_and_no_opposites(monkeypatch: pytest.Monke
     add, edit, watch, doctor = (
         " ".join(succeed(*line.split(), "--help").out.split()) for line in lines
     )
-    retention = "--retention POLICY limits, interest or workqueue; when messages are removed: at the limits, "
+    retention = (
+        "--retention POLICY limits, interest or workqueue; when messages are removed: at the "
+        "limits, "
+    )
     assert (retention in add, retention in edit) == (True, True)
     assert ("[default: file]" in add, "[default: " in edit) == (True, False)
     assert ("--deny-delete Refuse every request" in add, "--no-deny-delete" in add) == (True, False)
@@ -116,21 +121,31 @@ def test_commands_and_options_have_the_names_of_the_nats_tool(do: Command, name:
 
 def test_a_name_without_an_equivalent_gets_a_hint() -> None:
     for line, hint in {
-        "s cluster step-down S": "there is no command cluster: use `stream step-down` to move the leader,",
-        "latency a --server-b b": "there is no command latency: use `rtt` to measure round trips, or `bench` to",
-        "server check connection": "there is no command check: use `check` without the word server before it, such as",
+        "s cluster step-down S": "there is no command cluster: use `stream step-down` to move the "
+        "leader,",
+        "latency a --server-b b": "there is no command latency: use `rtt` to measure round trips, "
+        "or `bench` to",
+        "server check connection": "there is no command check: use `check` without the word server "
+        "before it, such as",
         "stream add S --cluster c": "there is no option --cluster: use --placement cluster=NAME",
-        "stream ls --cluster c": "there is no option --cluster: use `stream info STREAM` to see the cluster",
+        "stream ls --cluster c": "there is no option --cluster: use `stream info STREAM` to see "
+        "the cluster",
         "consumer next S c --nak": "there is no option --nak: use --ack nak, or --ack term",
-        "consumer add S --name c": "there is no option --name: give the name as the argument after the stream",
+        "consumer add S --name c": "there is no option --name: give the name as the argument after "
+        "the stream",
         "pub a b --sleep 1s": "there is no option --sleep: use --count 1 in a loop of the shell",
-        "kv update B k v 1": "option --revision is missing: name it as in `spark-jetstream kv update",
+        "kv update B k v 1": "option --revision is missing: name it as in `spark-jetstream kv "
+        "update",
         "kv rm B k": "there is no further argument: use `kv del BUCKET KEY` to delete a key",
         "rtt 10": "there is no further argument: use --count NUMBER",
-        "sub --stream X": "of a stream, or `consumer next STREAM CONSUMER` to receive those of a consumer",
-        "consumer add S c --pull": "there is no option --pull: leave it out; `consumer add` makes a pull",
-        "stream add S a.>": "there is no further argument: use --subjects to name the subjects of the stream",
-        "check stream S": "option --stream is missing: name it as in `spark-jetstream check stream --stream ORDERS",
+        "sub --stream X": "of a stream, or `consumer next STREAM CONSUMER` to receive those of a "
+        "consumer",
+        "consumer add S c --pull": "there is no option --pull: leave it out; `consumer add` makes "
+        "a pull",
+        "stream add S a.>": "there is no further argument: use --subjects to name the subjects of "
+        "the stream",
+        "check stream S": "option --stream is missing: name it as in `spark-jetstream check stream "
+        "--stream ORDERS",
     }.items():
         refused(run_command(*line.split()), 2, hint, "(see spark-jetstream")
 

@@ -1,4 +1,6 @@
-"""``spark-jetstream kv`` on a real server, and the commands for buckets that ``spark-jetstream object`` has as well."""
+"""``spark-jetstream kv`` on a real server, and the commands for buckets that ``spark-jetstream
+object`` has as well.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.support.keyed import table_of
 
 @pytest.fixture
 def bucket(name: str, admin: JetStreamAdmin) -> Bucket:
-    """A bucket with ``eu.colour`` (red, blue), ``bytes`` (no text), and ``gone``, which was deleted."""
+    """A bucket with ``eu.colour`` (red, blue), ``bytes`` (no text), and ``gone``, which was
+    deleted.
+    """
     admin.kv.create(name, history=5, storage="memory", limit_marker_ttl="1s")
     made = admin.kv.bucket(name)
     for key, value in (

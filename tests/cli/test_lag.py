@@ -32,7 +32,9 @@ SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
 def stream(
     name: str, admin: JetStreamAdmin, publisher: Publisher, query_consumer: Callable[..., None]
 ) -> str:
-    """Six messages: ``done`` has all, ``half`` three with one not acknowledged, ``query`` is that of a Spark query."""
+    """Six messages: ``done`` has all, ``half`` three with one not acknowledged, ``query`` is that
+    of a Spark query.
+    """
     admin.streams.create(name=name, subjects=[f"{name}.*"])
     publisher.publish(Message(f"{name}.{at % 2}", b"%d" % at) for at in range(6))
     for consumer in ("done", "half"):
@@ -124,7 +126,9 @@ def test_an_age_that_cannot_be_told_is_too_old(
 def test_a_message_that_was_removed_meanwhile_is_no_alarm(
     admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the list of consumers and the look at the oldest message, `half` gets all, and `gone` is deleted."""
+    """Between the list of consumers and the look at the oldest message, `half` gets all, and `gone`
+    is deleted.
+    """
     before = [ConsumerLag(stream, name, 1, 0, 0, 0, paused=False) for name in ("gone", "half")]
     admin.consumers.next(stream, "half", 3)
     admin.consumers.reset(stream, "half", 7)
@@ -182,7 +186,9 @@ def test_limits_hold_for_mirrors_and_sources_too(
 def test_a_new_mirror_exceeds_no_limit_before_its_first_heartbeat(
     name: str, admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first heartbeat comes a second after a mirror was created: until its age is reached that exceeds no limit."""
+    """The first heartbeat comes a second after a mirror was created: until its age is reached that
+    exceeds no limit.
+    """
     mirror = f"{name}_MIRROR"
     admin.streams.create(name=mirror, mirror={"name": stream})
     silent = [OriginLag(item, stream, 0, None, "") for item in (mirror, f"{name}_GONE")]

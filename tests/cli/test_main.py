@@ -1,4 +1,6 @@
-"""What all commands have in common: connection options, output, exit codes, completion, packages that are missing."""
+"""What all commands have in common: connection options, output, exit codes, completion, packages
+that are missing.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def test_version_and_help_are_printed() -> None:
 def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
     package: str, extra: str, arguments: list[str]
 ) -> None:
-    program = f"import sys\nsys.modules[{package!r}] = None\nfrom spark_jetstream.cli.main import main\nmain()"
+    program = (
+        f"import sys\nsys.modules[{package!r}] = None\nfrom spark_jetstream.cli.main import "
+        "main\nmain()"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
     )
@@ -217,7 +222,9 @@ def test_tab_completes_names_and_words(
 
 
 def test_a_failure_at_the_end_of_the_process_is_one_line(nats_server_factory: Start) -> None:
-    """Nothing else comes from the libraries: of output that cannot be written (as on a full disk), of a login."""
+    """Nothing else comes from the libraries: of output that cannot be written (as on a full disk),
+    of a login.
+    """
     server = nats_server_factory(config='authorization { user: ann, password: "right" }')
     with open(os.devnull, "rb") as unwritable:
         ran = run_process("doctor", "--no-spark", "-s", "nats://127.0.0.1:1", stdout=unwritable)

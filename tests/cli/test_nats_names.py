@@ -1,4 +1,6 @@
-"""Every command and flag of the ``nats`` tool works here, or is answered with what to write instead."""
+"""Every command and flag of the ``nats`` tool works here, or is answered with what to write
+instead.
+"""
 
 from __future__ import annotations
 

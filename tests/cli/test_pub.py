@@ -54,7 +54,10 @@ def test_templates_are_filled_in_for_each_message(
     monkeypatch.setattr(
         templates, "dt", types.SimpleNamespace(datetime=types.SimpleNamespace(now=lambda: now))
     )
-    data = '{{Count}}|{{.Cnt}}|{{ Time }}|{{TimeStamp}}|{{Unix}}|{{UnixNano}}|{{ID}}|{{Random 3 5}}|{"a":{"b":1}}'
+    data = (
+        "{{Count}}|{{.Cnt}}|{{ Time }}|{{TimeStamp}}|{{Unix}}|{{UnixNano}}|{{ID}}|{{Random 3 "
+        '5}}|{"a":{"b":1}}'
+    )
     headers = ("-H", "Number: {{Count}}", "--header", "Number:x", "-H", "Time: a:b")
     ran = do(f"{stream}.{{{{Count}}}}", data, *headers, "--count", 20)
     assert ran.out == f"stored 20 messages: stream {stream}, sequences 1 to 20\n"

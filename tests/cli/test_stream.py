@@ -1,4 +1,7 @@
-"""``spark-jetstream stream`` on a real server: what each command prints and does. `test_usage` has what is refused."""
+"""``spark-jetstream stream`` on a real server: what each command prints and does.
+
+`test_usage` has what is refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ BINARY = b"\xff\x00\x1b[31m"
 
 @pytest.fixture
 def filled(do: Command, publisher: Publisher, name: str) -> str:
-    """A stream of twelve messages at three subjects; 2 is binary, and 3 has headers and control characters."""
+    """A stream of twelve messages at three subjects; 2 is binary, and 3 has headers and control
+    characters.
+    """
     do(
         "stream",
         "add",
@@ -310,7 +315,10 @@ def test_the_error_of_overlapping_subjects_names_the_other_streams(
     do("stream", "add", f"{name}-a", "--subjects", f"{name}.a")
     do("stream", "add", f"{name}-b", "--subjects", f"{name}.b.>")
     do("stream", "add", f"{name}-c", "--subjects", f"{name}.c")
-    said = f"subjects overlap with an existing stream (code 400, error 10065): {name}-a and {name}-b have such subjects"
+    said = (
+        f"subjects overlap with an existing stream (code 400, error 10065): {name}-a and {name}-b "
+        "have such subjects"
+    )
     refused(
         run("stream", "add", f"{name}-d", "--subjects", f"{name}.a,{name}.*.x"),
         1,
@@ -591,7 +599,9 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
             return [replica.server for replica in replicas] if whole else []
 
         def settled(consumer: str = "", leader: str = "", without: str = "") -> list[str]:
-            """The servers, leader first, once two are up to date, `leader` leads and `without` is none of them."""
+            """The servers, leader first, once two are up to date, `leader` leads and `without` is
+            none of them.
+            """
             wanted = f"two replicas that are up to date, leader {leader!r}, without {without!r}"
 
             def check() -> list[str] | None:

@@ -1,4 +1,7 @@
-"""``stream apply``, ``export``, ``backup`` and ``restore``. What plans and backups hold, tests/admin tells."""
+"""``stream apply``, ``export``, ``backup`` and ``restore``.
+
+What plans and backups hold, tests/admin tells.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ BILLING = {"durable_name": "billing", "ack_policy": "explicit", "max_deliver": 5
 
 @pytest.fixture
 def describe(tmp_path: Path, name: str) -> Describe:
-    """A function that writes a description of a stream with two consumers, with changes, as JSON or YAML."""
+    """A function that writes a description of a stream with two consumers, with changes, as JSON or
+    YAML.
+    """
 
     def write(
         file: str = "streams.json", consumers: list[dict[str, Any]] | None = None, **changes: Any
@@ -151,7 +156,9 @@ def test_an_export_is_applied_without_a_change(
 
 
 def exported_as_the_server_takes_it(publisher: Publisher, exported: dict[str, Any]) -> None:
-    """No other client reads durations and sizes as text, and the schema of the nats command needs some defaults."""
+    """No other client reads durations and sizes as text, and the schema of the nats command needs
+    some defaults.
+    """
     consumers, name = exported.pop("consumers"), exported["name"]
     expected: dict[str, object] = {
         "max_consumers": -1,
@@ -181,7 +188,9 @@ def exported_as_the_server_takes_it(publisher: Publisher, exported: dict[str, An
 def test_the_output_of_info_is_a_description(
     do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
 ) -> None:
-    """Of a server, and so of any client that prints what the server says: the whole reply, or its configuration."""
+    """Of a server, and so of any client that prints what the server says: the whole reply, or its
+    configuration.
+    """
     do("stream", "apply", describe(max_bytes="1g"), "--force")
     stream, consumer = (
         publisher.api(f"STREAM.INFO.{name}"),

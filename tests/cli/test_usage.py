@@ -1,4 +1,6 @@
-"""Command lines that cannot be: one line on standard error, the exit code, and nothing that changes."""
+"""Command lines that cannot be: one line on standard error, the exit code, and nothing that
+changes.
+"""
 
 from __future__ import annotations
 
@@ -215,7 +217,10 @@ FAILS = [
 ]
 """Lines that end with 1, and print nothing."""
 
-_MONTHS = "M could mean minutes, or months as in the nats command; write 6m for minutes, and days instead of months"
+_MONTHS = (
+    "M could mean minutes, or months as in the nats command; write 6m for minutes, and days "
+    "instead of months"
+)
 LONG_MINUTES = [
     "stream edit USAGE --max-age 6M --force",
     "stream apply {yaml} --force",
@@ -241,7 +246,9 @@ NO_SERVER = [
 
 @pytest.fixture(scope="module", autouse=True)
 def there(nats_server: NatsServer, publisher: Publisher) -> Iterator[None]:
-    """What no line may change: a stream with a message and a consumer, and two buckets with one value each."""
+    """What no line may change: a stream with a message and a consumer, and two buckets with one
+    value each.
+    """
     with JetStreamAdmin(servers=nats_server.url) as admin:
         admin.streams.create(
             name="USAGE", subjects=["usage.>", "c.>"], max_age="10m", allow_direct=True
@@ -262,7 +269,10 @@ def there(nats_server: NatsServer, publisher: Publisher) -> Iterator[None]:
 
 @pytest.fixture
 def words(tmp_path: Path) -> Any:
-    """A function that returns the words of a line. ``{json}`` and ``{yaml}`` are descriptions of the stream."""
+    """A function that returns the words of a line.
+
+    ``{json}`` and ``{yaml}`` are descriptions of the stream.
+    """
     texts = {
         "json": '{"name": "USAGE", "subjects": ["usage.>"]}',
         "yaml": "name: USAGE\nsubjects: ['usage.>']\nmax_age: 6M\n",

@@ -1,4 +1,6 @@
-"""What tests of connections share: an event loop whose time is over once an attempt to connect has failed."""
+"""What tests of connections share: an event loop whose time is over once an attempt to connect has
+failed.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ from tests.support.reading import wait_until
 def no_second_attempt(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Iterator[None]:
-    """The time to connect is over once an attempt has failed: what a second one would meet depends on the machine.
+    """The time to connect is over once an attempt has failed: what a second one would meet depends
+    on the machine.
 
-    The test has an event loop of its own, so that no connection of another test moves the clock, or lives by it.
+    The test has an event loop of its own, so that no connection of another test moves the clock, or
+    lives by it.
     """
     monkeypatch.setattr(pool, "_loop", None)
     loop, ahead = pool._event_loop(), 0.0

@@ -1,4 +1,5 @@
-"""Every way to log in, right and with each thing wrong: the table that the tests try, and that docs/logins.md shows.
+"""Every way to log in, right and with each thing wrong: the table that the tests try, and that
+docs/logins.md shows.
 
 Run ``make generate`` after a change.
 """
@@ -35,7 +36,9 @@ Given = Mapping[str, str | None]
 
 
 class Kind(NamedTuple):
-    """A server: how it knows users, the name of its certificate (none: no TLS), and how it does TLS."""
+    """A server: how it knows users, the name of its certificate (none: no TLS), and how it does
+    TLS.
+    """
 
     users: str = "users"
     certificate: str = ""
@@ -46,8 +49,8 @@ class Kind(NamedTuple):
 class Way(NamedTuple):
     """A way to log in: the server, the scheme of its URL, the right options.
 
-    A value `@name` is a file of the `Realm`: its path in an option that ends with File, else its content. The option
-    `login` stands for the user info in the URL.
+    A value `@name` is a file of the `Realm`: its path in an option that ends with File, else its
+    content. The option `login` stands for the user info in the URL.
     """
 
     server: Kind
@@ -58,9 +61,10 @@ class Way(NamedTuple):
 class Case(NamedTuple):
     """Options that differ from those of several ways (None takes one away), and what comes of them.
 
-    Without `error` the login succeeds. In `says` the sign `…` stands for any text. `server` has what differs of the
-    server. `uses` has r for reading and w for writing. `tried` is false where TLS alone decides how often the client
-    tries: the refusal of its certificate may get lost with the connection.
+    Without `error` the login succeeds. In `says` the sign `…` stands for any text. `server` has
+    what differs of the server. `uses` has r for reading and w for writing. `tried` is false where
+    TLS alone decides how often the client tries: the refusal of its certificate may get lost with
+    the connection.
     """
 
     what: str
@@ -76,8 +80,8 @@ class Case(NamedTuple):
 class Change(NamedTuple):
     """What is changed while something is read or written; `error` ends it, without one it goes on.
 
-    `step` is done before the server reloads its configuration, or restarts; without one the login ends by itself.
-    `then` is done when the client has met what `step` did.
+    `step` is done before the server reloads its configuration, or restarts; without one the login
+    ends by itself. `then` is done when the client has met what `step` did.
     """
 
     what: str
@@ -138,7 +142,10 @@ NO_TLS_FIRST = (
     "the server does not begin with TLS, which option tlsHandshakeFirst or a wss:// URL asks for"
 )
 MAY_NOT = "the account may not publish to "
-CANNOT_STORE = "row … of partition 0 cannot be stored at subject 's.a': the account may not publish to this subject; …"
+CANNOT_STORE = (
+    "row … of partition 0 cannot be stored at subject 's.a': the account may not publish to this "
+    "subject; …"
+)
 MAY_NOT_SUBSCRIBE = "the account may not subscribe to _INBOX.> (option inboxPrefix)"
 CREATE = "cannot create a consumer on stream S: "
 READ_S = "cannot read stream S (option stream): "
@@ -248,7 +255,8 @@ WRONG_CASES = (
         ("JWT",),
         {"jwtFile": "@right.jwt"},
         OptionError,
-        "option jwtFile holds a JWT that is no bearer token, and no user NKey seed to sign the login with: …",
+        "option jwtFile holds a JWT that is no bearer token, and no user NKey seed to sign the "
+        "login with: …",
     ),
     _untrusted(
         "a server's certificate of another authority",
@@ -311,7 +319,9 @@ WRONG_CASES = (
 
 
 class Realm:
-    """Keys, certificates and credentials as files of a folder, and the configuration of the servers that know them."""
+    """Keys, certificates and credentials as files of a folder, and the configuration of the servers
+    that know them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -623,7 +633,10 @@ def _error(case: Case | Change) -> str:
 
 
 def _merged(rows: Iterable[tuple[str, str, tuple[str, ...]]]) -> list[tuple[str, str, str]]:
-    """Rows of a table: what, ways, error. What and error stand there once, with all of their ways."""
+    """Rows of a table: what, ways, error.
+
+    What and error stand there once, with all of their ways.
+    """
     found: dict[tuple[str, str], dict[str, None]] = {}
     for what, error, ways in rows:
         found.setdefault((what, error), {}).update(dict.fromkeys(ways))

@@ -365,7 +365,9 @@ def test_wrong_pem(
         "empty": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----",
         "broken": pems["cert"].replace("MII", "AAA"),
         "torn": "\n".join([torn[0], *torn[2:]]),
-        "encrypted": "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
-        "legacy": "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END RSA PRIVATE KEY-----\n",
+        "encrypted": "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE "
+        "KEY-----\n",
+        "legacy": "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END RSA "
+        "PRIVATE KEY-----\n",
     }
     assert words in refused(**{name: text.format(**texts) for name, text in options.items()})

@@ -1,4 +1,6 @@
-"""Connections against the real server: one for each set of options and process, and what becomes of them."""
+"""Connections against the real server: one for each set of options and process, and what becomes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -122,8 +124,8 @@ def test_close_all_lets_the_last_requests_through(server: NatsServer) -> None:
         sequences(pulls(server.url, part_of(server.url, "S")))
     close_all()
     with Publisher(server.url) as publisher:
-        # The server may answer this connection before it reads the end of the other one. It deletes consumers by itself
-        # after 30 seconds.
+        # The server may answer this connection before it reads the end of the other one. It deletes
+        # consumers by itself after 30 seconds.
         wait_until(
             lambda: not publisher.api("CONSUMER.NAMES.S").get("consumers"),
             "the end of the consumers",
@@ -276,7 +278,8 @@ def test_a_forked_child_has_a_connection_of_its_own(tls: bool, tmp_path: Path) -
         pid, different = in_child(work)
         assert pid != os.getpid()
         assert different
-        # The parent's connection was not touched by the end of the child's, nor by that of the child.
+        # The parent's connection was not touched by the end of the child's, nor by that of the
+        # child.
         wait_until(lambda: clients(server) == 1, "the end of the child's connection")
         account(given)
         assert connect(given) is connection
@@ -384,7 +387,10 @@ def test_another_server_is_found_while_the_first_is_silent(server: NatsServer) -
 
 
 def test_servers_that_have_left_a_cluster_are_forgotten() -> None:
-    """In an outage each of them would be tried. A server that is named, or connected, is not forgotten."""
+    """In an outage each of them would be tried.
+
+    A server that is named, or connected, is not forgotten.
+    """
     lease = PortLease()
     route = f"nats://{LOOPBACK}:{lease.port}"
     member = ("--cluster_name", "c", "--cluster")
@@ -464,7 +470,8 @@ def test_a_question_without_an_answer_is_asked_again(
         assert "memory" in connection.ask(INFO, b"", context="look at the account")
         # The third one too is sent again if its reply is late.
         assert proxy.client_bytes.count(b"PUB $JS.API.INFO") >= 3
-        # What may change something is sent once. Its reply is of another kind than those that may still come.
+        # What may change something is sent once. Its reply is of another kind than those that may
+        # still come.
         proxy.drop_frames(b"stream_names_response", 1)
         with pytest.raises(RequestTimeout):
             connection.request("$JS.API.STREAM.NAMES", b"", context="list the streams", timeout=0.5)
@@ -570,7 +577,9 @@ PERMISSIONS = """authorization {
 
 @pytest.fixture
 def strict() -> Iterator[NatsServer]:
-    """Ann may not look at streams, Bob may not receive at `_INBOX`, Carl not at `deliver`; Dora not look at one."""
+    """Ann may not look at streams, Bob may not receive at `_INBOX`, Carl not at `deliver`; Dora not
+    look at one.
+    """
     with NatsServer(config=PERMISSIONS) as server:
         yield server
 
@@ -659,7 +668,8 @@ def test_waiting_for_a_server_that_does_not_come_back(server: NatsServer) -> Non
     wait_until(lambda: connection._login._closed_ports > 0, "an attempt to connect again")
     with pytest.raises(
         ConnectionFailed,
-        match=r"lost and not made again within 0\.5 s: .*the connection was refused, nothing listens there",
+        match=r"lost and not made again within 0\.5 s: .*the connection was refused, nothing "
+        r"listens there",
     ):
         connect(options(server.url), patience=0.5)
 
@@ -775,7 +785,9 @@ def test_what_came_last_is_not_read_with_the_next_connection(
             (number,) = connection._registry._open
 
             def late(wire: TcpWire) -> None:
-                """The beginning of a message comes in the turn of the loop in which the connection is given up."""
+                """The beginning of a message comes in the turn of the loop in which the connection
+                is given up.
+                """
                 reader = wire._reader
                 if reader is not None:
                     beginning = b"MSG %s.1 %d 1000000\r\n" % (inbox.subject.encode(), number)
@@ -844,7 +856,10 @@ def test_an_error_for_which_the_server_closes_the_connection() -> None:
 
 
 def test_the_limit_of_an_account_counts() -> None:
-    limited = "accounts { A { limits { max_payload: 4096 }, users: [{ user: ann, password: a }] } }\nno_auth_user: ann"
+    limited = (
+        "accounts { A { limits { max_payload: 4096 }, users: [{ user: ann, password: a }] } "
+        "}\nno_auth_user: ann"
+    )
     with NatsServer(config=limited, max_payload=65536) as server, WireProxy(server.url) as proxy:
         late = b""
 
@@ -911,7 +926,9 @@ ROWS += [Message("S.small", str(number).encode()) for number in range(3000)]
 
 @pytest.fixture
 def loaded() -> Iterator[NatsServer]:
-    """A server with 16 messages of 700 kB and 3,000 small ones, on disk, that can be restarted another way."""
+    """A server with 16 messages of 700 kB and 3,000 small ones, on disk, that can be restarted
+    another way.
+    """
     with NatsServer(websocket=True) as server:
         create(server.url, "S", storage="file")
         with Publisher(server.url) as publisher:
@@ -964,7 +981,9 @@ Connected = Callable[[], Awaitable[tuple[TcpWire, asyncio.Transport]]]
 
 @contextlib.contextmanager
 def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
-    """What makes an encrypted transport, and the plain one below it, to a peer that does what `serve` says."""
+    """What makes an encrypted transport, and the plain one below it, to a peer that does what
+    `serve` says.
+    """
     authority = trustme.CA()
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(server_side)

@@ -1,4 +1,6 @@
-"""What a server may say between CONNECT and its PONG: each login goes on, however long the server takes."""
+"""What a server may say between CONNECT and its PONG: each login goes on, however long the server
+takes.
+"""
 
 from __future__ import annotations
 

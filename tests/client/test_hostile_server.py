@@ -1,7 +1,8 @@
-"""A server that lies, drips, floods and talks nonsense: each try ends in time, in an error of this package.
+"""A server that lies, drips, floods and talks nonsense: each try ends in time, in an error of this
+package.
 
-The table has a row for each lie: the stage at which the server tells it, and what the try ends in. What floods runs in
-a process of its own, whose memory is measured.
+The table has a row for each lie: the stage at which the server tells it, and what the try ends in.
+What floods runs in a process of its own, whose memory is measured.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJetStream]:
         close_all()
 
 
-# What a client does with a server that may lie: each of these is one try, from the connection to the result
+# What a client does with a server that may lie: each of these is one try, from the connection to
+# the result
 
 
 def driver(url: str, **given: str) -> Planner:
@@ -126,7 +128,9 @@ TRIES: dict[str, Callable[[str], int]] = {
     "publish": _publish,
     "admin": _admin,
 }
-"""Each returns how many ranges, messages or rows an honest server has for it; ``connect`` what `max_payload` is."""
+"""Each returns how many ranges, messages or rows an honest server has for it; ``connect`` what
+`max_payload` is.
+"""
 
 
 def report(name: str, url: str) -> None:
@@ -233,7 +237,8 @@ def direct(
     time: str = "2026-01-02T03:04:05Z", sequence: str = "1", pending: str = "0", previous: str = "0"
 ) -> Lie:
     head = (
-        f"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: S.a\r\nNats-Sequence: {sequence}\r\nNats-Time-Stamp: {time}\r\n"
+        "NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: S.a\r\nNats-Sequence: "
+        f"{sequence}\r\nNats-Time-Stamp: {time}\r\n"
         f"Nats-Num-Pending: {pending}\r\nNats-Last-Sequence: {previous}\r\n\r\n"
     )
     return reply(b"1", head.encode())

@@ -1,4 +1,6 @@
-"""The table of logins, tried with real servers: at the start, and while something is read or written."""
+"""The table of logins, tried with real servers: at the start, and while something is read or
+written.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,9 @@ def test_a_right_login(
 def test_a_wrong_login(
     way: str, case: Case, realm: Realm, ports: Callable[[Kind], Ports], caplog: Caplog
 ) -> None:
-    """It is refused for good by the first answer: what cannot pass by itself would be tried again for ten minutes."""
+    """It is refused for good by the first answer: what cannot pass by itself would be tried again
+    for ten minutes.
+    """
     caplog.set_level(logging.DEBUG)
     texts = []
     for use in case.uses:
@@ -318,7 +322,10 @@ USES = {"r": pulling, "w": publishing, "a": asking}
 
 
 def begun(running: Running, change: Change, use: str, caplog: Caplog) -> Iterator[object]:
-    """The events of a use after the first one. A JWT that expires by itself lives long enough for that."""
+    """The events of a use after the first one.
+
+    A JWT that expires by itself lives long enough for that.
+    """
     for lifetime in (2.0 * 2**number for number in range(8)):
         if change.step is None:
             running.realm.write("right.creds", running.realm.operator.credentials(user(), lifetime))
@@ -420,7 +427,10 @@ def test_one_of_two_servers_that_refuses_stops_nobody(tmp_path: Path) -> None:
 def test_a_server_that_refuses_while_the_other_is_down_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Caplog
 ) -> None:
-    """The other one may accept the credentials. Who does not wait for it hears of the refusal at once."""
+    """The other one may accept the credentials.
+
+    Who does not wait for it hears of the refusal at once.
+    """
     set_timing(monkeypatch, refused_for=0.1)
     caplog.set_level(logging.INFO)
     with ExitStack() as leaving:
@@ -456,7 +466,9 @@ def test_a_server_that_refuses_while_the_other_is_down_stops_nobody(
 
 @pytest.mark.full
 def test_spark_goes_on_with_renewed_credentials_and_shows_no_secret(tmp_path: Path) -> None:
-    """A query from a server with a `.creds` file to a server with a password and a key that are options themselves."""
+    """A query from a server with a `.creds` file to a server with a password and a key that are
+    options themselves.
+    """
     with ExitStack() as leaving:
         for name in ("source", "sink", "events"):
             (tmp_path / name).mkdir()

@@ -1,4 +1,6 @@
-"""No server: each use says so in the same words, and a command that a person has typed says so at once."""
+"""No server: each use says so in the same words, and a command that a person has typed says so at
+once.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ USES: dict[str, Callable[[], object]] = {
 def test_each_use_says_in_words_that_nothing_listens(use: Callable[[], object]) -> None:
     with pytest.raises(ConnectionFailed) as caught:
         use()
-    says = f"no NATS server could be reached at {NOWHERE} within 600 s (option servers): {NOTHING_LISTENS}"
+    says = (
+        f"no NATS server could be reached at {NOWHERE} within 600 s (option servers): "
+        f"{NOTHING_LISTENS}"
+    )
     assert str(caught.value) == says
 
 
@@ -81,7 +86,10 @@ def test_a_command_waits_for_no_server_to_start(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     ran = run_command(*line.split(), "-o", "connectTimeout=10m", url=NOWHERE)
-    says = f"spark-jetstream: no NATS server could be reached at {NOWHERE} (option servers): {NOTHING_LISTENS}\n"
+    says = (
+        f"spark-jetstream: no NATS server could be reached at {NOWHERE} (option servers): "
+        f"{NOTHING_LISTENS}\n"
+    )
     assert (ran.code, ran.err) == (3, says)
 
 

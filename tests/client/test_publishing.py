@@ -1,4 +1,6 @@
-"""Publishing in bulk over a connection: frames out and acknowledgements in, each frame once, whatever is cut."""
+"""Publishing in bulk over a connection: frames out and acknowledgements in, each frame once,
+whatever is cut.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def replies_until(inbox: Inbox, last: int) -> list[int]:
 
 
 def error(inbox: Inbox, kind: type[E]) -> E:
-    """The error that comes next, which must be of this kind; acknowledgements before it are dropped."""
+    """The error that comes next, which must be of this kind; acknowledgements before it are
+    dropped.
+    """
     deadline = time.monotonic() + SECONDS
     try:
         while time.monotonic() < deadline:
@@ -378,7 +382,8 @@ def test_a_closed_connection_is_gone_whatever_its_peer_takes(proxy: WireProxy) -
 
 @pytest.fixture
 def lost_cancellations(monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
-    """Makes each attempt to connect wait until it is cancelled, and then fail; the event is set when one waits.
+    """Makes each attempt to connect wait until it is cancelled, and then fail; the event is set
+    when one waits.
 
     So `asyncio.wait_for` does before Python 3.12 when a cancellation and an error come together.
     """

@@ -1,4 +1,6 @@
-"""What is given as an option shows nowhere: in no error, repr, log line, or traceback with local variables."""
+"""What is given as an option shows nowhere: in no error, repr, log line, or traceback with local
+variables.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def beside(name: str) -> dict[str, str]:
 
 
 def is_shown(spec: OptionSpec, value: str) -> bool:
-    """Whether this is a value that the option may have, of a kind that is shown: a host, a subject, a name."""
+    """Whether this is a value that the option may have, of a kind that is shown: a host, a subject,
+    a name.
+    """
     try:
         return MARK.lower() in str(spec.kind.display(spec.kind.parse(spec.name, value))).lower()
     except errors.OptionError:
@@ -231,7 +235,8 @@ def check_one(options: dict[str, str], use: str) -> None:
         check(texts_of_error(error))
 
 
-# Secrets in their own places, and what fails beside them: at a name, at a value, in two options together.
+# Secrets in their own places, and what fails beside them: at a name, at a value, in two options
+# together.
 LOGINS = [{**beside(spec.name), spec.name: MARK} for spec in ConnectionOptions.specs if spec.secret]
 LOGINS += [{"user": MARK, "password": MARK}, *({"servers": url} for url in URLS[:3])]
 CONFLICTS = (

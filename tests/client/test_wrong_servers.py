@@ -1,4 +1,6 @@
-"""Addresses at which something answers that is no NATS server: the error says what, and comes at once."""
+"""Addresses at which something answers that is no NATS server: the error says what, and comes at
+once.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ PATIENT = {"connectTimeout": "10m", "retryTimeout": "10m"}
 
 
 class Ports(NamedTuple):
-    """Where servers listen: a nats-server for clients, for monitoring and for WebSocket, and others by their names."""
+    """Where servers listen: a nats-server for clients, for monitoring and for WebSocket, and others
+    by their names.
+    """
 
     clients: int
     monitoring: int
@@ -112,7 +116,10 @@ def options(*urls: str, **given: str) -> ConnectionOptions:
 
 
 HTTP = r"answered 'HTTP/1\.\d 404.*', which is not NATS \(option servers\)"
-MONITORING = r"answered 'HTTP/1\.\d 200.*', which is not NATS but the monitoring .* use port {clients} \(option servers\)"
+MONITORING = (
+    r"answered 'HTTP/1\.\d 200.*', which is not NATS but the monitoring .* use port {clients} "
+    r"\(option servers\)"
+)
 
 
 @pytest.mark.parametrize(

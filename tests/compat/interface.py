@@ -1,4 +1,6 @@
-"""What users import, call, set and type, as plain JSON: `write_formats` stores it, `test_formats` compares with it."""
+"""What users import, call, set and type, as plain JSON: `write_formats` stores it, `test_formats`
+compares with it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def interface() -> dict[str, Any]:
 
 
 def public_names() -> dict[str, dict[str, Any]]:
-    """The public names of each module that users import: those of its `__all__`, else those that its text defines."""
+    """The public names of each module that users import: those of its `__all__`, else those that
+    its text defines.
+    """
     result = {}
     for name in MODULES:
         module = importlib.import_module(f"spark_jetstream{name}")
@@ -70,7 +74,9 @@ def _described(value: object) -> Any:
 
 
 def _members(kind: type) -> dict[str, str]:
-    """Public methods and properties of a class, those that it inherits within this package included."""
+    """Public methods and properties of a class, those that it inherits within this package
+    included.
+    """
     result: dict[str, str] = {}
     for owner in kind.__mro__:
         if owner.__module__.startswith("spark_jetstream"):
@@ -111,7 +117,8 @@ def error_classes() -> Iterator[type[JetStreamError]]:
 
 
 def error_tree() -> dict[str, list[Any]]:
-    """Each error class of the package: its bases, whether it is worth another try, the exit code, the server's codes.
+    """Each error class of the package: its bases, whether it is worth another try, the exit code,
+    the server's codes.
 
     Classes whose name begins with an underscore are nobody's business.
     """
@@ -147,7 +154,9 @@ def options() -> dict[str, dict[str, list[Any]]]:
 
 
 def commands() -> dict[str, list[str]]:
-    """The options and arguments of each command; ``+shared`` stands for all options of ``spark-jetstream`` itself."""
+    """The options and arguments of each command; ``+shared`` stands for all options of
+    ``spark-jetstream`` itself.
+    """
     root = typer.main.get_command(app)
     shared = [
         _parameter(parameter) for parameter in root.params if "completion" not in parameter.name

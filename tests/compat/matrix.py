@@ -1,11 +1,13 @@
-"""`make matrix`: run `smoke.py` on each version of Spark, Python, nats-server and the libraries that is supported.
+"""`make matrix`: run `smoke.py` on each version of Spark, Python, nats-server and the libraries
+that is supported.
 
     python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries|client]
 
-Each axis runs with the newest of the others; the oldest libraries run with the newest and with the oldest Spark, those
-of a runtime with its Spark, and the thin client (pyspark-client) with a Spark Connect server. UV makes an environment
-for each combination in FOLDER, where the next run finds it again. Without an axis all of them run. The results go to
-the table of the page docs/compatibility.md.
+Each axis runs with the newest of the others; the oldest libraries run with the newest and with the
+oldest Spark, those of a runtime with its Spark, and the thin client (pyspark-client) with a Spark
+Connect server. UV makes an environment for each combination in FOLDER, where the next run finds it
+again. Without an axis all of them run. The results go to the table of the page
+docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ SPARKS = ("4.0", "4.1", "4.2", "4.3")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 SERVERS = ("2.10", "2.11", "2.12", "2.14", "2.15")
 LIBRARIES = ("nats-py", "pyarrow", "numpy", "pydantic")
-#: Libraries of the age of Databricks Runtime 17, which has Python 3.12, Spark 4.0, pyarrow 19 and always pandas.
+#: Libraries of the age of Databricks Runtime 17, which has Python 3.12, Spark 4.0, pyarrow 19 and
+#: always pandas.
 RUNTIME = ("pyarrow==19.0.*", "numpy==2.1.*", "pydantic==2.10.*", "pandas==2.2.*")
 AXES = ("spark", "python", "server", "libraries", "client")
 COLUMNS = ("axis", "Python", "Spark", "nats-server", *LIBRARIES, "result", "on")
@@ -49,7 +52,8 @@ PASSED, FAILED, NOT_RUN = "passed", "failed", "not run here"
 #: Spark waits ten seconds for a Python worker to start, which is too short on a busy machine.
 TRIES = 2
 
-#: Prints the versions of an environment in the order of `COLUMNS`. What it imports is then compiled when workers start.
+#: Prints the versions of an environment in the order of `COLUMNS`. What it imports is then compiled
+#: when workers start.
 VERSIONS = f"""
 import importlib.metadata, json, platform
 import pyspark.sql.streaming.python_streaming_source_runner, pyspark.worker, spark_jetstream.datasource
@@ -59,7 +63,9 @@ print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {(
 
 @dataclass(frozen=True)
 class Cell:
-    """A combination of versions: `oldest` libraries are those that pyproject.toml begins with, `pins` are others."""
+    """A combination of versions: `oldest` libraries are those that pyproject.toml begins with,
+    `pins` are others.
+    """
 
     axis: str
     #: The newest that all of these Sparks know.
@@ -162,9 +168,11 @@ class Runner:
 
 
 def smoke(python: Path, binary: Path, client: Path | None = None) -> bool:
-    """Run `smoke.py` with a server of its own; whether everything is as it must be. A failure is printed.
+    """Run `smoke.py` with a server of its own; whether everything is as it must be. A failure is
+    printed.
 
-    With `client`, the Python of a thin client, a Spark Connect server runs in the environment of `python`.
+    With `client`, the Python of a thin client, a Spark Connect server runs in the environment of
+    `python`.
     """
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -242,12 +250,16 @@ def minor(version: str) -> str:
 
 
 def key(row: list[str]) -> tuple[str, ...]:
-    """The axis of a row, and the minor versions of its Python, Spark and server, which no other cell has."""
+    """The axis of a row, and the minor versions of its Python, Spark and server, which no other
+    cell has.
+    """
     return (row[0], *map(minor, row[1:4]))
 
 
 def put(page: str, *new: list[str]) -> str:
-    """The text of the page with these rows in place of those of the same cells, and a row for every other cell."""
+    """The text of the page with these rows in place of those of the same cells, and a row for every
+    other cell.
+    """
     known = {key(row): row for row in [*rows(page), *new]}
     table = [known.get(key(cell.not_run), cell.not_run) for axis in AXES for cell in cells(axis)]
     lines = [f"| {' | '.join(row)} |" for row in [list(COLUMNS), ["---"] * len(COLUMNS), *table]]

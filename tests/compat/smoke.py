@@ -1,12 +1,15 @@
-"""Read and write in every basic way on whichever Spark the environment holds, and print what was read as JSON.
+"""Read and write in every basic way on whichever Spark the environment holds, and print what was
+read as JSON.
 
     python smoke.py (classic|connect|sc://...) URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
 
-What is written goes to subjects that begin with the name of the stream TARGET in lower case, and to a bucket TARGET.
-With 2 as TIMES everything runs once more from its checkpoint, a query writes files, and errors are tried out.
+What is written goes to subjects that begin with the name of the stream TARGET in lower case, and to
+a bucket TARGET. With 2 as TIMES everything runs once more from its checkpoint, a query writes
+files, and errors are tried out.
 
-Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that does no harm. With the
-address of a Spark Connect server it is registered from here, and the environment may have the thin client alone.
+Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that
+does no harm. With the address of a Spark Connect server it is registered from here, and the
+environment may have the thin client alone.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from spark_jetstream.admin import JetStreamAdmin
 
 
 def describe(rows: DataFrame) -> dict[str, Any]:
-    """What identifies these rows: how many, which, and a digest over everything in them but the time."""
+    """What identifies these rows: how many, which, and a digest over everything in them but the
+    time.
+    """
     collected = sorted(rows.collect(), key=lambda row: int(row["sequence"]))
     digest = hashlib.sha256()
     for row in collected:
@@ -47,7 +52,9 @@ def describe(rows: DataFrame) -> dict[str, Any]:
 
 
 def run_available(spark: SparkSession, url: str, stream: str, folder: str, limit: int) -> list[int]:
-    """One run of the query with ``availableNow``; the number of rows of each micro-batch that had any."""
+    """One run of the query with ``availableNow``; the number of rows of each micro-batch that had
+    any.
+    """
     query = (
         spark.readStream.format("jetstream")
         .option("servers", url)
@@ -76,7 +83,9 @@ def error_of(work: Callable[[], Any]) -> str:
 def write(
     spark: SparkSession, url: str, stream: str, folder: str, target: str, times: int
 ) -> dict[str, Any]:
-    """The stream written to another one: as a batch under one name, and by a query; errors with the second time."""
+    """The stream written to another one: as a batch under one name, and by a query; errors with the
+    second time.
+    """
     prefix = target.lower()
     subject = F.concat(F.lit(f"{prefix}.batch."), "subject").alias("subject")
     table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
@@ -131,7 +140,9 @@ def write(
 
 
 def fill_bucket(spark: SparkSession, url: str, bucket: str) -> dict[str, Any]:
-    """Make a bucket and write two values of each key; what queries and the administration see of it."""
+    """Make a bucket and write two values of each key; what queries and the administration see of
+    it.
+    """
     options = {"servers": url, "bucket": bucket}
     with JetStreamAdmin(servers=url) as admin:
         admin.kv.create(bucket, history=3)
@@ -150,7 +161,9 @@ def fill_bucket(spark: SparkSession, url: str, bucket: str) -> dict[str, Any]:
 def main(
     mode: str, url: str, stream: str, folder: str, limit: int, target: str, times: int
 ) -> dict[str, Any]:
-    """Batch, what `write` does, a bucket, a filter; the second time a stream into files, twice, and errors."""
+    """Batch, what `write` does, a bucket, a filter; the second time a stream into files, twice, and
+    errors.
+    """
     builder = (
         SparkSession.builder.config("spark.ui.enabled", "false")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

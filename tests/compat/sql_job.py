@@ -1,4 +1,5 @@
-"""SQL on a server that holds nothing, on whichever Spark the environment has: what came of it, as plain JSON.
+"""SQL on a server that holds nothing, on whichever Spark the environment has: what came of it, as
+plain JSON.
 
 python sql_job.py (classic|connect) URL FOLDER
 """
@@ -80,7 +81,8 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
         admin.publish("orders", '{"id": 4}')
         result["orders"] = rows(
             spark.sql(
-                "SELECT sequence, payload_id, payload_timestamp, id, item.n FROM orders WHERE payload_id > 0"
+                "SELECT sequence, payload_id, payload_timestamp, id, item.n FROM orders WHERE "
+                "payload_id > 0"
             )
         )
         result["config"] = rows(spark.sql("SELECT key, `on` FROM kv_config"))
@@ -104,7 +106,8 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
         )
         result["prefixed"] = attach(spark, "ORDERS", prefix="My-", sample=0, servers=url)
 
-        # A view whose stream is gone makes way for that of another stream; a view whose stream is there does not.
+        # A view whose stream is gone makes way for that of another stream; a view whose stream is
+        # there does not.
         admin.streams.create({"name": "a-b", "subjects": ["a"]})
         attach(spark, "a-b", servers=url)
         admin.streams.delete("a-b")
@@ -143,7 +146,8 @@ def paths(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         admin.streams.create({"name": "ORDERS", "subjects": ["orders"]})
         admin.streams.create({"name": "COPIES", "subjects": ["copies"]})
         admin.publish("orders", "1")
-        # No message has headers: Spark 4.0 then hands over lists without offsets, which pyarrow's `nbytes` reads.
+        # No message has headers: Spark 4.0 then hands over lists without offsets, which pyarrow's
+        # `nbytes` reads.
         copy = reader().load("ORDERS").selectExpr("'copies' AS subject", "headers", "data")
         copy.write.format("jetstream").option("servers", url).mode("append").save("COPIES")
         streamed = spark.readStream.format("jetstream").option("servers", url).load("ORDERS")
@@ -269,8 +273,8 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
 
 #: What a payload must have, as a bucket keeps it.
 ORDER = (
-    "id bigint NOT NULL, amount double, item struct<n int NOT NULL>, all array<struct<n int NOT NULL>>, "
-    "by map<string, struct<n int NOT NULL>>"
+    "id bigint NOT NULL, amount double, item struct<n int NOT NULL>, all array<struct<n int NOT "
+    "NULL>>, by map<string, struct<n int NOT NULL>>"
 )
 PAYLOADS = (
     b'{"id": 1, "amount": 2.5, "item": {"n": 1}, "all": [{"n": 1}, null], "by": {"a": {"n": 1}}}',
@@ -302,7 +306,9 @@ PAYLOADS = (
 
 
 def decoded(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
-    """Payloads of a batch, a streaming query and a bucket; with versions in headers and in front of payloads."""
+    """Payloads of a batch, a streaming query and a bucket; with versions in headers and in front of
+    payloads.
+    """
     result: dict[str, Any] = {}
 
     def read(**options: str) -> DataFrame:
@@ -385,7 +391,9 @@ def decoded(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
 
 
 def by_libraries(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
-    """Payloads of Avro and of Protobuf with their versions in front: a batch, a streaming query, and a filter first."""
+    """Payloads of Avro and of Protobuf with their versions in front: a batch, a streaming query,
+    and a filter first.
+    """
     fields = [{"name": "id", "type": "long"}]
     first = {"type": "record", "name": "Order", "fields": fields}
     last = {

@@ -1,4 +1,6 @@
-"""The newest patch of Spark 4.0, 4.1 and 4.2, and Spark Connect, read what was published, row for row, and write it."""
+"""The newest patch of Spark 4.0, 4.1 and 4.2, and Spark Connect, read what was published, row for
+row, and write it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ SCHEMA = (
     "headers:map<string,array<string>>,data:binary>"
 )
 
-#: Versions, as in the Makefile, and whether Spark lets a source limit its micro-batches (4.2 and later). `make test`
-#: runs the first only, and nothing twice.
+#: Versions, as in the Makefile, and whether Spark lets a source limit its micro-batches (4.2 and
+#: later). `make test` runs the first only, and nothing twice.
 VERSIONS = [("4.0.5", False), ("4.1.4", False), ("4.2.1", True)]
 CONNECT = "connect"
 #: The server keeps connections that are quiet for as long as a job runs.
@@ -61,7 +63,9 @@ def fill(server: NatsServer) -> Stream:
 
 
 def environment(version: str) -> dict[str, str]:
-    """The environment of a script that runs on this Spark, or with Spark Connect on that of the suite."""
+    """The environment of a script that runs on this Spark, or with Spark Connect on that of the
+    suite.
+    """
     if version == CONNECT:
         return {"SPARK_TESTING": "1"}  # the server listens on a free port
     home = ROOT / ".spark" / version
@@ -140,7 +144,8 @@ def check(
     }
     if times == 1:
         return
-    # A Spark that cannot ask for a part of what is available reads all of it at once, and leaves nothing out.
+    # A Spark that cannot ask for a part of what is available reads all of it at once, and leaves
+    # nothing out.
     assert result["micro_batches"] == (
         [LIMIT, LIMIT, LIMIT, COUNT - 3 * LIMIT] if limits else [COUNT]
     )

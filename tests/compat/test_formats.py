@@ -1,7 +1,8 @@
-"""What an earlier state of the project has left in checkpoints and on servers is still read, and written the same way;
-and what users import, call, set and type is what it was.
+"""What an earlier state of the project has left in checkpoints and on servers is still read, and
+written the same way; and what users import, call, set and type is what it was.
 
-`formats/` holds what is compared with, `write_formats` says how it was made and when it may be written anew.
+`formats/` holds what is compared with, `write_formats` says how it was made and when it may be
+written anew.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 def test_a_query_goes_on_from_a_stored_checkpoint(
     spark: SparkSession, server: NatsServer, tmp_path: Path
 ) -> None:
-    """The streams come from stored backups, with the messages' times; a restored stream is created now, however."""
+    """The streams come from stored backups, with the messages' times; a restored stream is created
+    now, however.
+    """
     stored, checkpoint = FORMATS / "checkpoint", tmp_path / "checkpoint"
     before = read_json("checkpoint/created.json")
     with JetStreamAdmin(servers=server.url) as admin:
@@ -49,8 +52,8 @@ def test_a_query_goes_on_from_a_stored_checkpoint(
         for name in SOURCES
         for number in range(READ + 1, READ + TO_READ + 1)
     ]
-    # The first two lines are Spark's own. It takes other text for the same position for new data. The offset before is
-    # of version 1, which has no cuts.
+    # The first two lines are Spark's own. It takes other text for the same position for new data.
+    # The offset before is of version 1, which has no cuts.
     assert (checkpoint / "offsets/1").read_text().splitlines()[2:] == with_times(
         "offsets/1"
     ).splitlines()[2:]
@@ -120,7 +123,9 @@ def test_fields_of_command_output_stay(server: NatsServer) -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_the_interface_stays(kind: str) -> None:
-    """Whoever changes it on purpose runs `python -m tests.compat.write_formats interface`, and says so in CHANGELOG."""
+    """Whoever changes it on purpose runs `python -m tests.compat.write_formats interface`, and says
+    so in CHANGELOG.
+    """
     printed, stored = KINDS[kind](), read_json("interface.json")[kind]
     assert list(printed) == list(stored)
     for name, what in stored.items():

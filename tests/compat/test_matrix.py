@@ -1,4 +1,6 @@
-"""What `make matrix` runs is what the metadata promises, and the table in docs/compatibility.md is of such a run."""
+"""What `make matrix` runs is what the metadata promises, and the table in docs/compatibility.md is
+of such a run.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""Writes what is in `formats/`: what a release leaves in checkpoints and on servers, and what users see of it.
+"""Writes what is in `formats/`: what a release leaves in checkpoints and on servers, and what users
+see of it.
 
     python -m tests.compat.write_formats interface outputs names
     python -m tests.compat.write_formats checkpoint ledger
 
-The first line is for whoever has changed the interface, the output of a command, or a name on purpose: look at what
-changes in the files, and say so in the changelog. The second line replaces what an older release has written, and
-forgets whether that can still be read: only for a new version of a format, whose older one is read no more.
+The first line is for whoever has changed the interface, the output of a command, or a name on
+purpose: look at what changes in the files, and say so in the changelog. The second line replaces
+what an older release has written, and forgets whether that can still be read: only for a new
+version of a format, whose older one is read no more.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def created(publisher: Publisher, name: str) -> str:
 
 
 def write_checkpoint(spark: SparkSession) -> None:
-    """The checkpoint of a query after its first micro-batch, what the second adds to it, and the streams before it."""
+    """The checkpoint of a query after its first micro-batch, what the second adds to it, and the
+    streams before it.
+    """
     folder = FORMATS / "checkpoint"
     shutil.rmtree(folder, ignore_errors=True)
     with (
@@ -99,8 +103,8 @@ def write_checkpoint(spark: SparkSession) -> None:
 
 
 def tasks() -> Iterator[tuple[WriteTask, list[pa.RecordBatch]]]:
-    """Tasks and their rows: one of a query that is done; two, of a query and of a batch write, of which only the rows
-    of the first record batch were stored."""
+    """Tasks and their rows: one of a query that is done; two, of a query and of a batch write, of
+    which only the rows of the first record batch were stored."""
     plain: dict[str, list[Any]] = {
         "data": [b"row %d" % n for n in range(6)],
         "subject": [f"copies.{n % 2}" for n in range(6)],
@@ -178,7 +182,9 @@ def write_ledger() -> None:
 
 
 def put_ledger(publisher: Publisher, url: str, before: dict[str, Any]) -> None:
-    """Put target and ledger on a server as they are stored; entries name the new target by its time of creation."""
+    """Put target and ledger on a server as they are stored; entries name the new target by its time
+    of creation.
+    """
     target(publisher, url)
     publisher.api(f"STREAM.CREATE.{STREAM}", before["bucket"])
     now = created(publisher, "COPIES")
@@ -225,7 +231,9 @@ def filled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def names(spark: SparkSession, url: str) -> dict[str, Any]:
-    """What the connector calls what it makes on a server, seen on the wire; ids in it say how long they are."""
+    """What the connector calls what it makes on a server, seen on the wire; ids in it say how long
+    they are.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         publisher, tap = stack.enter_context(Publisher(url)), stack.enter_context(Tap(url))
@@ -302,7 +310,9 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
 
 
 def _entry_of_another(publisher: Publisher, **more: str) -> bytes:
-    """An entry of an attempt that has begun a task, or of its batch: the next one looks at what is stored."""
+    """An entry of an attempt that has begun a task, or of its batch: the next one looks at what is
+    stored.
+    """
     streams = {"COPIES": {"created": created(publisher, "COPIES"), "next": 1}}
     entry = {"version": 2, "batch": 12, "run": "", "lease": 0.1, "streams": streams, **more}
     return json.dumps(entry).encode()
@@ -385,7 +395,10 @@ def outputs(url: str) -> dict[str, Any]:
 
 
 def fields(value: Any) -> Any:
-    """The names of fields; elements of a list count as one. What stands for a value says nothing of it."""
+    """The names of fields; elements of a list count as one.
+
+    What stands for a value says nothing of it.
+    """
     if isinstance(value, dict):
         # The server's own entries depend on its version.
         return {name: "" if name == "metadata" else fields(item) for name, item in value.items()}

@@ -85,7 +85,9 @@ KINDS: list[tuple[Any, str, Any, Any]] = [
 
 
 def without_logical(kind: Any) -> Any:
-    """The type by which a test writes: where fastavro would convert a value that the reader leaves as it is."""
+    """The type by which a test writes: where fastavro would convert a value that the reader leaves
+    as it is.
+    """
     named = kind.get("logicalType") if isinstance(kind, dict) else None
     return kind["type"] if named in ("uuid", "time-millis", "timestamp-nanos") else kind
 
@@ -221,7 +223,8 @@ TIME, PLAIN = record(("at", logical("long", "timestamp-millis"))), record(("at",
         ),
         (
             {"1": PLAIN, "2": TIME},
-            "argument schema, version 2: field at is timestamp-millis, and without a logical type in version 1",
+            "argument schema, version 2: field at is timestamp-millis, and without a logical type "
+            "in version 1",
         ),
     ],
 )

@@ -106,7 +106,8 @@ def check_decoded(result: dict[str, Any]) -> None:
         (
             "a int",
             {"column": "n"},
-            'argument column: the frame has no column "n" that is binary or a string (data string, n',
+            'argument column: the frame has no column "n" that is binary or a string (data string, '
+            "n",
         ),
         (
             "a int",
@@ -139,7 +140,8 @@ def check_decoded(result: dict[str, Any]) -> None:
         (
             {1: "a int, b int", 2: "b string"},
             {"confluent": True},
-            "argument schema: field b is int, and string in version 2: give it one type, such as string",
+            "argument schema: field b is int, and string in version 2: give it one type, such as "
+            "string",
         ),
         (
             {1: "a int, id int", 2: "ID int"},
@@ -189,7 +191,8 @@ READ_BY_LIBRARIES: dict[str, Any] = {
         [
             3,
             None,
-            "the payload is not one Avro record that fits the schema (EOFError: Expected 2 bytes, read 1)",
+            "the payload is not one Avro record that fits the schema (EOFError: Expected 2 bytes, "
+            "read 1)",
         ],
         [4, None, "there is no schema of version 19"],
         [5, None, FRAMELESS],
@@ -202,8 +205,8 @@ READ_BY_LIBRARIES: dict[str, Any] = {
         [
             3,
             None,
-            "the payload is not one Protobuf message Order that fits the schema (ValueError: the indexes in front are "
-            "[1], those of Order [0])",
+            "the payload is not one Protobuf message Order that fits the schema (ValueError: the "
+            "indexes in front are [1], those of Order [0])",
         ],
         [4, None, "there is no schema of version 19"],
         [5, None, FRAMELESS],

@@ -1,4 +1,6 @@
-"""Protobuf messages: their types in Spark, several versions of a class, and bytes that are no message."""
+"""Protobuf messages: their types in Spark, several versions of a class, and bytes that are no
+message.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,11 @@ message Same { int32 a = 1; int32 A = 2; }
 message None {}
 """
 TYPES = (
-    "struct<a: int32, b: int64, c: int64, d: decimal128(20, 0), e: double, f: float, g: bool, state: string, "
-    "text: string, data: binary, tags: list<item: string>, maybe: int32, "
-    "item: struct<n: int32, by: map<string, int64>>, items: list<item: struct<n: int32, by: map<string, int64>>>, "
-    "by: map<int32, struct<n: int32, by: map<string, int64>>>, at: timestamp[us, tz=UTC], first: string, second: int64>"
+    "struct<a: int32, b: int64, c: int64, d: decimal128(20, 0), e: double, f: float, g: bool, "
+    "state: string, text: string, data: binary, tags: list<item: string>, maybe: int32, "
+    "item: struct<n: int32, by: map<string, int64>>, items: list<item: struct<n: int32, by: "
+    "map<string, int64>>>, by: map<int32, struct<n: int32, by: map<string, int64>>>, at: "
+    "timestamp[us, tz=UTC], first: string, second: int64>"
 )
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("a", "b", "c", "e", "f"), 0),

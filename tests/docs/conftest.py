@@ -15,7 +15,9 @@ from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
 
 
 class Recipe(NamedTuple):
-    """A recipe of the cookbook that was run: the names that it defined, what it printed, its server."""
+    """A recipe of the cookbook that was run: the names that it defined, what it printed, its
+    server.
+    """
 
     names: dict[str, Any]
     output: str
@@ -29,10 +31,11 @@ def run_recipe(
     capsys: pytest.CaptureFixture[str],
     no_connection_left: None,
 ) -> Iterator[Callable[[str], Recipe]]:
-    """Return a function that runs the Python blocks of `docs/cookbook/NAME.md` in order, in one namespace.
+    """Return a function that runs the Python blocks of `docs/cookbook/NAME.md` in order, in one
+    namespace.
 
-    The server is new and empty. No query of a recipe may still run at its end. The page's `text` blocks must be what
-    it prints, in order; blanks at the ends of lines do not count.
+    The server is new and empty. No query of a recipe may still run at its end. The page's `text`
+    blocks must be what it prints, in order; blanks at the ends of lines do not count.
     """
     with NatsServer() as server:
 

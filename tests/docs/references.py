@@ -1,6 +1,8 @@
-"""The references of all options and commands in Markdown, made from the models and from the commands themselves.
+"""The references of all options and commands in Markdown, made from the models and from the
+commands themselves.
 
-``python -m tests.docs.references`` writes docs/options.md and docs/commands/, with a page for each group of commands.
+``python -m tests.docs.references`` writes docs/options.md and docs/commands/, with a page for each
+group of commands.
 """
 
 from __future__ import annotations
@@ -125,7 +127,9 @@ def options_markdown() -> str:
 
 
 def command_pages() -> dict[str, str]:
-    """Return the pages of docs/commands/ by their names: an overview, and a page for each group of commands."""
+    """Return the pages of docs/commands/ by their names: an overview, and a page for each group of
+    commands.
+    """
     root: Any = typer.main.get_command(app)
     groups: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
     for path, command in commands_of(root):
@@ -145,7 +149,10 @@ def command_pages() -> dict[str, str]:
 
 
 def _group_page(group: str, text: str, commands: list[tuple[tuple[str, ...], Any]]) -> str:
-    """Return the page of a group. Options that several of its commands share have a section of their own."""
+    """Return the page of a group.
+
+    Options that several of its commands share have a section of their own.
+    """
     title = "General commands" if group == _NO_GROUP else f"spark-jetstream {group}"
     parts = [
         f"# {title}\n\n{_MADE}\n\n{text}\n",
@@ -157,7 +164,8 @@ def _group_page(group: str, text: str, commands: list[tuple[tuple[str, ...], Any
     for path, command in commands:
         help_text = unwrapped(inspect.cleandoc(command.help or ""))
         parts.append(
-            f"\n## {' '.join(path)}\n\n{help_text}\n\n```\nspark-jetstream {' '.join(path)} {usage(command)}\n```\n"
+            f"\n## {' '.join(path)}\n\n{help_text}\n\n```\nspark-jetstream {' '.join(path)} "
+            f"{usage(command)}\n```\n"
         )
         own = _options(
             command, lambda parameter: parameter.name not in _SHARED and not _configures(parameter)

@@ -1,4 +1,6 @@
-"""Recipes that decode payloads and write to several places: each runs as it stands, and what it shows is stored."""
+"""Recipes that decode payloads and write to several places: each runs as it stands, and what it
+shows is stored.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The recipes of the cookbook about time, tables, changes and replays, and what they say of failures and restarts."""
+"""The recipes of the cookbook about time, tables, changes and replays, and what they say of
+failures and restarts.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def settings_are_restored(spark: SparkSession) -> Iterator[None]:
 
 
 def uncommit(checkpoint: Path) -> Path:
-    """Leave the checkpoint as a query does that is killed when its last micro-batch is stored and not yet committed.
+    """Leave the checkpoint as a query does that is killed when its last micro-batch is stored and
+    not yet committed.
 
     Returns the file that is there again when the micro-batch was run again.
     """

@@ -1,4 +1,6 @@
-"""The documentation: examples run unchanged, links have targets, references and the tree of files are current."""
+"""The documentation: examples run unchanged, links have targets, references and the tree of files
+are current.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,8 @@ def run_sql(spark: SparkSession, statement: str) -> None:
 def run_page(
     spark: SparkSession, shop: NatsServer, tmp_path: Path
 ) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Return a function that runs the Python and SQL blocks of a page and returns the names that they define.
+    """Return a function that runs the Python and SQL blocks of a page and returns the names that
+    they define.
 
     It replaces the texts that it is given, too.
     """
@@ -144,7 +147,9 @@ def run_page(
 
 @pytest.mark.full
 def test_the_first_ten_minutes_of_the_readme_and_the_day_after(tmp_path: Path) -> None:
-    """The commands, then the scripts, as they stand but for the address of the server and the folder."""
+    """The commands, then the scripts, as they stand but for the address of the server and the
+    folder.
+    """
     readme = ROOT / "README.md"
     environment = {**os.environ, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
@@ -282,8 +287,8 @@ def test_examples_of_the_sql_page(
     output = capsys.readouterr().out
     for view in ("orders", "orders_mirror"):
         assert (
-            f"Attached(view='{view}', kind='stream', name='{view.upper()}', payload=('amount', 'id'))\n"
-            in output
+            f"Attached(view='{view}', kind='stream', name='{view.upper()}', payload=('amount', "
+            "'id'))\n" in output
         )
     assert "struct<amount:double,id:bigint>\n" in output
     assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 / 5 * 12.5}\|", output)  # attached
@@ -418,7 +423,9 @@ def links(page: Path) -> list[str]:
 
 
 def place(page: Path, link: str) -> tuple[Path, str] | None:
-    """Return the file and the anchor of a link, also of one to this repository's address; `None` for any other link."""
+    """Return the file and the anchor of a link, also of one to this repository's address; `None`
+    for any other link.
+    """
     path, _, anchor = link.partition("#")
     own = re.fullmatch(rf"{re.escape(URLS['Source'])}/(?:blob|tree)/main/(.+)", path)
     if own:
@@ -524,7 +531,9 @@ def test_the_tasks_of_the_page_on_tuning_are_what_the_planner_makes() -> None:
 
 
 def test_the_errors_that_troubleshooting_quotes_are_those_of_the_package() -> None:
-    """Each part of a quoted sentence, between the marks for names and numbers, is in a text of the package."""
+    """Each part of a quoted sentence, between the marks for names and numbers, is in a text of the
+    package.
+    """
     texts = [
         node.value
         for path in (ROOT / "spark_jetstream").rglob("*.py")

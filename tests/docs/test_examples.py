@@ -43,7 +43,8 @@ def url(nats_server_factory: Callable[..., NatsServer]) -> str:
 def environment(folder: Path) -> dict[str, str]:
     """The variables of a user's shell in the environment that has this package.
 
-    With `SPARK_TESTING` a server of Spark Connect listens on a free port: tests that run side by side start one each.
+    With `SPARK_TESTING` a server of Spark Connect listens on a free port: tests that run side by
+    side start one each.
     """
     kept = {
         name: value
@@ -84,9 +85,9 @@ def test_the_script_copies_what_came_since_its_last_run(url: str, tmp_path: Path
 def test_ctrl_c_ends_the_script_with_one_line(written: str, url: str, tmp_path: Path) -> None:
     """In a micro-batch and after it. A terminal sends the signal to all processes, Spark's as well.
 
-    `SparkContext.stop` interrupts the thread that sends a finished task's accumulators to Python (`EventLoop.stop`),
-    the interrupt closes the channel (`PythonAccumulatorV2`), and Python prints the `EOFError`: the script must leave
-    the stop to the JVM.
+    `SparkContext.stop` interrupts the thread that sends a finished task's accumulators to Python
+    (`EventLoop.stop`), the interrupt closes the channel (`PythonAccumulatorV2`), and Python prints
+    the `EOFError`: the script must leave the stop to the JVM.
     """
     arguments = ("--servers", url, "--stream", "ORDERS", "--to", tmp_path / "orders")
     with subprocess.Popen(
@@ -137,7 +138,8 @@ def test_the_pipeline_fills_its_table_and_its_sink_once(url: str, tmp_path: Path
     specification.write_text(
         text.replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path / "storage"))
     )
-    # As docs/pipelines.md says: Spark's default catalog forgets the tables, and the second run would fail.
+    # As docs/pipelines.md says: Spark's default catalog forgets the tables, and the second run
+    # would fail.
     catalog = "spark.sql.catalogImplementation=hive"
     command: list[str | Path] = [
         Path(sys.executable).with_name("spark-pipelines"),

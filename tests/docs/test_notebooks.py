@@ -1,7 +1,8 @@
-"""The notebooks: both formats hold the same cells, and the quick start runs on a given server and session.
+"""The notebooks: both formats hold the same cells, and the quick start runs on a given server and
+session.
 
-`make docs` executes every notebook in Jupyter, on a server of its own, and fails when a cell does: the cells check what
-they claim by themselves.
+`make docs` executes every notebook in Jupyter, on a server of its own, and fails when a cell does:
+the cells check what they claim by themselves.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def test_the_jupyter_notebooks_are_made_from_the_sources_and_valid() -> None:
 
 
 def code_under(*headings: str) -> list[str]:
-    """Return the quick start's code cells directly under headings, each given with the heading above it, if any."""
+    """Return the quick start's code cells directly under headings, each given with the heading
+    above it, if any.
+    """
     cells: dict[str, list[str]] = {}
     path: list[str] = []
     for cell in cells_of(QUICKSTART):

@@ -1,4 +1,6 @@
-"""The documentation site: every page is in its navigation, it builds without a warning, and no link leads nowhere."""
+"""The documentation site: every page is in its navigation, it builds without a warning, and no link
+leads nowhere.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,10 @@ def test_a_notebook_runs_again_only_if_spark_did_not_start(
         ),
         ("spark.read.load()", None),
     ):
-        failing = f"import os\nif not os.path.exists('{cell}'):\n    os.mkdir('{cell}')\n    raise OSError('no port')"
+        failing = (
+            f"import os\nif not os.path.exists('{cell}'):\n    os.mkdir('{cell}')\n    raise "
+            "OSError('no port')"
+        )
         path.write_text(
             build.text_of(f"{build.FIRST_LINE}{failing}\nprint('done')"), encoding="utf-8"
         )
@@ -129,7 +134,10 @@ def test_a_site_is_replaced_by_a_complete_one_alone(succeeds: bool, tmp_path: Pa
     (tmp_path / "site" / "index.html").write_text("old")
     (tmp_path / ".installed").touch()
     # In the place of mkdocs: it empties its folder, writes a page, and may fail then.
-    build_it = 'for folder; do :; done; rm -rf "$folder"; mkdir -p "$folder"; echo new > "$folder/index.html"'
+    build_it = (
+        'for folder; do :; done; rm -rf "$folder"; mkdir -p "$folder"; echo new > '
+        '"$folder/index.html"'
+    )
     python = write_program(tmp_path / "python", build_it, "true" if succeeds else "false")
     made = ["PYTHON=python3", f"PY={python}", "INSTALLED=.installed", "RUN="]
     command = ["make", "-s", "-o", ".installed", "-f", str(ROOT / "Makefile"), "docs", *made]
@@ -190,7 +198,8 @@ def test_the_site_builds_and_describes_every_public_name(tmp_path: Path) -> None
     # A reader's browser asks no other host for scripts, styles, fonts or images.
     asking = re.compile(
         r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?https?://(?!spark-jetstream\.github\.io/)"
-        r'|data-md-component="?source\b'  # the theme's script would ask the code host for numbers of the repository
+        # the theme's script would ask the code host for numbers of the repository
+        r'|data-md-component="?source\b'
     )
     assert [
         page for page in tmp_path.rglob("*.html") if asking.search(page.read_text(encoding="utf-8"))

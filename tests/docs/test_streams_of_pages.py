@@ -43,7 +43,9 @@ def by_commands(page: Path) -> Iterator[Created]:
 
 
 def by_administration(page: Path, tree: ast.Module) -> Iterator[Created]:
-    """Yield the streams of ``admin.streams.create``: runs these statements, loops included, with a recorder."""
+    """Yield the streams of ``admin.streams.create``: runs these statements, loops included, with a
+    recorder.
+    """
     found: list[Created] = []
 
     def create(name: str, *_: object, subjects: str | list[str], **__: object) -> None:

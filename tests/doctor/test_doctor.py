@@ -68,7 +68,9 @@ def wrong(
     text: str = "",
     advice: str = "",
 ) -> dict[str, dict[str, str]]:
-    """All findings, when one of them is wrong: what it says, what it advises, and how the command ends."""
+    """All findings, when one of them is wrong: what it says, what it advises, and how the command
+    ends.
+    """
     ended, findings = look(url, *arguments)
     assert (ended, trouble(findings)) == (code, {check: status})
     assert text in findings[check]["said"]
@@ -231,7 +233,9 @@ def secure(
 
 
 def test_certificates_are_checked(secure: Tls, tmp_path: Path) -> None:
-    """One that expires soon, one of an unknown authority, one without the name, one that has expired."""
+    """One that expires soon, one of an unknown authority, one without the name, one that has
+    expired.
+    """
     server = secure(days=20)
     ca = ("--tlsca", tmp_path / "ca.pem")
     wrong("tls", 0, server.url, *ca, status="warning", text="19 days", advice="renew")
@@ -278,7 +282,9 @@ def test_tls_first_and_client_certificates_are_needed_where_asked_for(
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[NatsServer]:
-    """A server with an account that is nearly full, one without JetStream, and users with passwords."""
+    """A server with an account that is nearly full, one without JetStream, and users with
+    passwords.
+    """
     limits = "jetstream: { max_file: 1M, max_mem: 1M, max_streams: 2 }"
     users = """users: [
       { user: ann, password: pw }
@@ -286,7 +292,10 @@ def accounts() -> Iterator[NatsServer]:
           publish: { allow: ["$JS.API.STREAM.INFO.A"] }, subscribe: { allow: ["_INBOX.>"] } } }
       { user: deaf, password: pw, permissions: { subscribe: { deny: [">"] } } }
     ]"""
-    text = f"accounts {{ FULL {{ {limits}, {users} }}\nBARE {{ users: [{{ user: bob, password: pw }}] }} }}"
+    text = (
+        f"accounts {{ FULL {{ {limits}, {users} }}\nBARE {{ users: [{{ user: bob, password: pw }}] "
+        f"}} }}"
+    )
     with NatsServer(config=text) as server:
         yield server
         close_all()
@@ -407,7 +416,9 @@ def test_a_stream_of_counters_takes_increments(nats_server: NatsServer, stream: 
 def test_the_memory_of_message_ids_does_not_matter_in_buckets(
     nats_server: NatsServer, stream: MakeStream
 ) -> None:
-    """A row that is stored again gives its key the same value once more; delivery exactly-once is refused there."""
+    """A row that is stored again gives its key the same value once more; delivery exactly-once is
+    refused there.
+    """
     bucket = make_bucket(stream, duplicate_window=1_000_000_000)
     assert trouble(look(nats_server.url, "--bucket", name_of(bucket), "--for", "write")[1]) == {}
 

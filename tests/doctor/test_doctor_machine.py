@@ -1,4 +1,6 @@
-"""``spark-jetstream doctor`` and this machine: Java, Python, versions, and a Spark that does not start."""
+"""``spark-jetstream doctor`` and this machine: Java, Python, versions, and a Spark that does not
+start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``spark-jetstream doctor`` and permissions: what it says of each line is true, and it sends one request for all."""
+"""``spark-jetstream doctor`` and permissions: what it says of each line is true, and it sends one
+request for all.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,9 @@ def lines_of(name: str) -> tuple[Permission, ...]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
-    """One with two users for each choice: one may do just that, the other has no more than an inbox; and with users
-    who lack a permission of "filtered", each named like a part of its subject. All may ask what they may do."""
+    """One with two users for each choice: one may do just that, the other has no more than an
+    inbox; and with users who lack a permission of "filtered", each named like a part of its
+    subject. All may ask what they may do."""
     asking = Permission(WHO_AM_I, "the doctor")
     sets = {name: lines_of(name) for name in CHOICES}
     sets |= {
@@ -194,7 +197,8 @@ NEEDED = (
 RIGHTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "default": ("", {}),
     "wildcards": (
-        'publish: { allow: ["$JS.API.*.INFO.>", "$JS.API.STREAM.>", "*.API.CONSUMER.*.S.*", "$SYS.REQ.>", ">"] }', {}
+        'publish: { allow: ["$JS.API.*.INFO.>", "$JS.API.STREAM.>", "*.API.CONSUMER.*.S.*", '
+        '"$SYS.REQ.>", ">"] }', {}
     ),
     "inboxes of two tokens": ('subscribe: { allow: ["_INBOX.*.*"] }', {}),
     "queue groups": ('subscribe: { allow: ["_INBOX.>", "> q"], deny: ["_INBOX.*.* q"] }', {}),
@@ -217,7 +221,8 @@ RIGHTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         'publish: { deny: ["$SYS.>"] }',
         {
             "account": (
-                "unknown", 'to have permissions checked, allow it: publish { allow: ["$SYS.REQ.USER.INFO"] }',
+                "unknown", 'to have permissions checked, allow it: publish { allow: '
+                           '["$SYS.REQ.USER.INFO"] }',
             ),
         },
     ),
@@ -248,7 +253,10 @@ def test_wildcards_allow_and_denials_deny(nats_server_factory: Callable[..., Nat
 def test_permissions_that_the_server_does_not_list_are_unknown(
     nats_server_factory: Callable[..., NatsServer],
 ) -> None:
-    elsewhere = 'accounts { A { users: [{ user: a, password: pw }], mappings: { "$SYS.REQ.USER.INFO": "nobody" } } }'
+    elsewhere = (
+        'accounts { A { users: [{ user: a, password: pw }], mappings: { "$SYS.REQ.USER.INFO": '
+        '"nobody" } } }'
+    )
     (finding,) = findings_of(
         NEEDED, nats_server_factory(config=elsewhere), user="a", password="pw"
     ).values()
@@ -286,10 +294,14 @@ def test_a_server_takes_its_own_domain_out_of_a_subject(
     nats_server_factory: Callable[..., NatsServer],
 ) -> None:
     plain, own = (
-        f'{{ user: {name}, password: pw, permissions: {{ publish: ["$SYS.>", "{api}", "$KV.>"] }} }}'
+        f'{{ user: {name}, password: pw, permissions: {{ publish: ["$SYS.>", "{api}", "$KV.>"] }} '
+        f"}}"
         for name, api in (("plain", "$JS.API.>"), ("own", "$JS.hub.API.>"))
     )
-    text = f"jetstream: {{ domain: hub }}, accounts: {{ A: {{ jetstream: enabled, users: [{plain}, {own}] }} }}"
+    text = (
+        f"jetstream: {{ domain: hub }}, accounts: {{ A: {{ jetstream: enabled, users: [{plain}, "
+        f"{own}] }} }}"
+    )
     server = nats_server_factory(config=text)
     lines = (
         Permission("$JS.hub.API.STREAM.INFO.S", "state"),

@@ -1,1 +1,3 @@
-"""Bytes that nobody meant, for everything that reads what others wrote: `targets` says what must hold for each."""
+"""Bytes that nobody meant, for everything that reads what others wrote: `targets` says what must
+hold for each.
+"""

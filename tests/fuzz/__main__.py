@@ -1,8 +1,10 @@
-"""The long run: ``python -m tests.fuzz --target wire --seconds 3600 --seed 7``; with files, only those are run.
+"""The long run: ``python -m tests.fuzz --target wire --seconds 3600 --seed 7``; with files, only
+those are run.
 
-Inputs that are findings go to build/fuzz/findings, and those that reach new lines to build/fuzz/reached. Whoever mends
-a finding moves its input to tests/fuzz/corpus. ``--engine atheris`` lets libFuzzer choose the inputs of one target; it
-ends with the first finding: ``pip install atheris``.
+Inputs that are findings go to build/fuzz/findings, and those that reach new lines to
+build/fuzz/reached. Whoever mends a finding moves its input to tests/fuzz/corpus. ``--engine
+atheris`` lets libFuzzer choose the inputs of one target; it ends with the first finding: ``pip
+install atheris``.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ def _search(one: Target, seconds: float, seed: int) -> int:
                 lines, new = reached.lines, new + 1
                 known.append(data)
                 keep(FOUND / "reached" / one.name, data)
-    print(f"{one.name:14} {tried:>10,} inputs {time.monotonic() - began:6.0f} s {at_first:>6,} lines by the corpus, "
+    print(f"{one.name:14} {tried:>10,} inputs {time.monotonic() - began:6.0f} s {at_first:>6,} "
+          "lines by the corpus, "
           f"{lines - at_first:>4} more by {new} inputs, {len(findings)} findings", flush=True)  # fmt: skip
     return len(findings)
 
@@ -92,7 +95,8 @@ def _finding(one: Target, data: bytes, known: set[str]) -> bool:
         if place not in known:
             known.add(place)
             print(
-                f"{one.name}: {type(error).__name__}: {str(error)[:300]}\n  at {place}\n  input {data[:200]!r}",
+                f"{one.name}: {type(error).__name__}: {str(error)[:300]}\n  at {place}\n  input "
+                f"{data[:200]!r}",
                 flush=True,
             )
         return True

@@ -1,4 +1,5 @@
-"""Runs a target with inputs from a seed, and keeps those that reach lines of the package that no other has reached.
+"""Runs a target with inputs from a seed, and keeps those that reach lines of the package that no
+other has reached.
 
 The bounded run keeps none, so that its inputs depend on nothing but the seed and the corpus.
 """
@@ -34,7 +35,10 @@ MEMORY_FOR_A_BYTE = 2000
 
 @dataclass(frozen=True)
 class Target:
-    """What reads bytes of others. ``run`` may raise a `JetStreamError`; anything else is a finding."""
+    """What reads bytes of others.
+
+    ``run`` may raise a `JetStreamError`; anything else is a finding.
+    """
 
     name: str
     run: Callable[[bytes], None]

@@ -55,7 +55,10 @@ def _texts(data: bytes) -> dict[str, str]:
 
 
 def _keeps_secrets(given: dict[str, str], work: Callable[[], Any]) -> Any:
-    """What a function returns. Its error, and the repr of what it returns, show no secret that nothing else is like."""
+    """What a function returns.
+
+    Its error, and the repr of what it returns, show no secret that nothing else is like.
+    """
     open_text = json.dumps({key: value for key, value in given.items() if key not in _SECRETS})
     secrets = [
         value
@@ -136,7 +139,9 @@ _MARKS = (
 
 @target("credentials", *(b"-----" + mark for mark in _MARKS), b"\xef\xbb\xbf", b"\r\n", b"=")
 def credentials(data: bytes) -> None:
-    """Credentials, seeds, certificates, keys, as files and inline: arguments for nats-py, or an error without them."""
+    """Credentials, seeds, certificates, keys, as files and inline: arguments for nats-py, or an
+    error without them.
+    """
     path, text = str(_written("secret", data)), data.decode("utf-8", "replace")
     words = set(re.findall(r"[\w+/=.-]{16,}", text))
     for given in (
@@ -237,7 +242,10 @@ def tar(data: bytes) -> None:
     mutate=change_json,
 )
 def backup(data: bytes) -> None:
-    """A directory: its descriptions as JSON, its data in hexadecimal digits. Checksums that are empty are filled in."""
+    """A directory: its descriptions as JSON, its data in hexadecimal digits.
+
+    Checksums that are empty are filled in.
+    """
     try:
         body = json_object(data)
         content = bytes.fromhex(body["data"])

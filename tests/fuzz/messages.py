@@ -1,4 +1,5 @@
-"""What comes over the wire: frames, acknowledgement subjects, header blocks, Direct Gets, publish acknowledgements.
+"""What comes over the wire: frames, acknowledgement subjects, header blocks, Direct Gets, publish
+acknowledgements.
 
 Targets with several messages take records: messages apart by ``\\x1e``, their parts by ``\\x1f``.
 """
@@ -184,7 +185,8 @@ def _read_by_both(data: bytes) -> None:
         elif not _driven(inner.parse(_readable(event))):
             return
     assert not inner.buf, f"nats-py waits for more than {bytes(inner.buf[:80])!r}"
-    # What nats-py takes for a blank is no blank to a server. A longer line than 4 KiB it does not read.
+    # What nats-py takes for a blank is no blank to a server. A longer line than 4 KiB it does not
+    # read.
     if (
         not re.search(rb"[\t\x0b\x0c]|\r(?!\n)", data)
         and len(data) < 4096
@@ -354,7 +356,9 @@ def _direct(data: bytes) -> list[Any]:
     _ADDED,
 )
 def direct_get(data: bytes) -> None:
-    """Answers: together what each gives alone, and of one message what the reader of single ones gives."""
+    """Answers: together what each gives alone, and of one message what the reader of single ones
+    gives.
+    """
     built = [
         frame(f"{INBOX}.{number}", DATA, payload[0] if payload else b"", head)
         for number, (head, *payload) in enumerate(records(data))
@@ -379,7 +383,9 @@ def direct_get(data: bytes) -> None:
 
 @target("stored_block", *_RECORDS, *_HEADS, b"Nats-Stream: S\r\n", b"Nats-Sequence: 4\r\n")
 def stored_block(data: bytes) -> None:
-    """Stored header blocks, as a server answers with them: the columns of a pull consumer and of Direct Gets agree."""
+    """Stored header blocks, as a server answers with them: the columns of a pull consumer and of
+    Direct Gets agree.
+    """
     for block in blocks_of(data):
         if len(block) < 2:
             continue
@@ -409,7 +415,9 @@ def keys_of_buckets(data: bytes) -> None:
     "counters", *_RECORDS, b'{"val":"-5"}', b'{"S":{"a.b":"3"}}', b'"', b"0" * 20, b"\\ud800", b" "
 )
 def counters(data: bytes) -> None:
-    """Payloads and sources of counters: what each says alone, or an error if a payload holds no value."""
+    """Payloads and sources of counters: what each says alone, or an error if a payload holds no
+    value.
+    """
     payloads = [parts[0] for parts in records(data)]
     texts = [
         parts[1].decode("utf-8", "replace") if len(parts) > 1 else None for parts in records(data)
@@ -436,7 +444,10 @@ def counters(data: bytes) -> None:
     b'"deliveries":1',
 )
 def dead_letters(data: bytes) -> None:
-    """Any client can publish in place of an advisory: a row, or an error. No server is asked for these columns."""
+    """Any client can publish in place of an advisory: a row, or an error.
+
+    No server is asked for these columns.
+    """
     names = ("stream", "sequence", "consumer", "kind", "reason", "deliveries", "given_up", "domain")
     nobody: Any = None
     with contextlib.suppress(JetStreamError):

@@ -13,7 +13,9 @@ LONGEST = 1 << 16
 """How many bytes an input has at most."""
 
 Mutate = Callable[[Random, bytes, bytes, Sequence[bytes]], bytes]
-"""A generator, an input, another one to take pieces of, and words that mean something -> a new input."""
+"""A generator, an input, another one to take pieces of, and words that mean something -> a new
+input.
+"""
 
 _NUMBER = re.compile(rb"[0-9]+")
 _NUMBERS = (

@@ -1,4 +1,6 @@
-"""JSON of servers, other clients and checkpoints: INFO, API replies, events, offsets, ledger entries, objects."""
+"""JSON of servers, other clients and checkpoints: INFO, API replies, events, offsets, ledger
+entries, objects.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,9 @@ _CONFIGS: tuple[type[streams.StreamConfig | consumers.ConsumerConfig], ...] = (
     mutate=change_json,
 )
 def reply(data: bytes) -> None:
-    """A reply of the API, for each model: a model that is written and read again as the same, or an error."""
+    """A reply of the API, for each model: a model that is written and read again as the same, or an
+    error.
+    """
     body = jsapi.reply(data, "ask")
     _quietly(lambda: stream_summary(body, "look"))
     for model in _MODELS:
@@ -202,7 +206,9 @@ def ledger(data: bytes) -> None:
     mutate=change_json,
 )
 def object_meta(data: bytes) -> None:
-    """A meta message of an object: written as it was read, or refused; and what is noted of uploads."""
+    """A meta message of an object: written as it was read, or refused; and what is noted of
+    uploads.
+    """
     _quietly(lambda: read_note(data, "$O.B.C.x"))
     meta = ObjectMeta.from_json(data, "B")
     again = ObjectMeta.from_json(meta.to_json(), "B")
@@ -236,7 +242,8 @@ def units(data: bytes) -> None:
             value = kind.of(text)
         except ValueError:
             continue
-        # A server has no number that is larger; what is read of one goes through a check of its range.
+        # A server has no number that is larger; what is read of one goes through a check of its
+        # range.
         if isinstance(value, str) or abs(value) <= INT64_MAX:
             assert kind.of(str(value)) == value
     try:

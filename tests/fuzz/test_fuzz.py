@@ -1,4 +1,5 @@
-"""What reads bytes of others, with inputs that once were findings, and with some hundreds that a seed makes.
+"""What reads bytes of others, with inputs that once were findings, and with some hundreds that a
+seed makes.
 
 ``make fuzz`` searches as long as you like, with a seed of its own.
 """

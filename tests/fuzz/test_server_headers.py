@@ -1,7 +1,9 @@
-"""Header blocks that nobody meant, through a real server: what it makes of them, and what the connector does.
+"""Header blocks that nobody meant, through a real server: what it makes of them, and what the
+connector does.
 
-A server stores whatever block a publisher sends. Each block here comes back by a pull consumer, by Direct Gets and by
-STREAM.MSG.GET; and its message id counts for the server just where the connector sees one.
+A server stores whatever block a publisher sends. Each block here comes back by a pull consumer, by
+Direct Gets and by STREAM.MSG.GET; and its message id counts for the server just where the connector
+sees one.
 """
 
 from __future__ import annotations
@@ -90,7 +92,8 @@ def test_any_header_block_means_to_the_connector_what_it_means_to_the_server(
 
 
 def test_a_server_keeps_the_headers_that_the_sink_lets_through(stream: MakeStream) -> None:
-    # All names in the server's program, and all their beginnings: there the strings stand without an end.
+    # All names in the server's program, and all their beginnings: there the strings stand without
+    # an end.
     program = Path(find_server_binary()).read_bytes()
     texts = {match[0] for match in re.finditer(rb"Nats-[A-Z][A-Za-z-]{2,50}", program)}
     names = sorted({text[:end] for text in texts for end in range(len(b"Nats-x"), len(text) + 1)})

@@ -74,7 +74,10 @@ OWN = "docs/monitoring/SparkJetstreamSequencesInputDatasetFacet.json"
 
 
 def _registry() -> Registry[Any]:
-    """All schemas that an event may name. The tag of the release is in the URL of the project's own one."""
+    """All schemas that an event may name.
+
+    The tag of the release is in the URL of the project's own one.
+    """
     standard = {
         f"facets/{path}.json": {path.rpartition("/")[2]: schema}
         for path, schema in _STANDARD.items()
@@ -114,7 +117,9 @@ def inputs(event: Event) -> dict[tuple[str, str], Any]:
 
 
 class Collector:
-    """Takes events at `url`, in `events`; `answer` is called for each and returns the status of the answer."""
+    """Takes events at `url`, in `events`; `answer` is called for each and returns the status of the
+    answer.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url

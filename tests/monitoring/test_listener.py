@@ -1,4 +1,6 @@
-"""The listener on events as Spark makes them: what it logs, what Prometheus scrapes, what is gone when a query ends."""
+"""The listener on events as Spark makes them: what it logs, what Prometheus scrapes, what is gone
+when a query ends.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ Sample = tuple[str, tuple[str, ...]]
 
 
 def samples(text: str) -> dict[Sample, float]:
-    """The samples of an exposition: name and values of the labels in the order of their names -> value."""
+    """The samples of an exposition: name and values of the labels in the order of their names ->
+    value.
+    """
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)

@@ -1,4 +1,6 @@
-"""Run events of OpenLineage: on events as Spark makes them, and when the endpoint does not take them."""
+"""Run events of OpenLineage: on events as Spark makes them, and when the endpoint does not take
+them.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,8 @@ def test_an_endpoint_that_refuses_some_events_gets_the_others(
     assert paths == {("/api/v1/lineage", "Bearer key", "application/json")}
     place = collector.url.split("/")[2]
     assert [record.message for record in caplog.records] == [
-        f"OpenLineage at {place}: event START of query {query} is lost: HTTPException('status {status}')"
+        f"OpenLineage at {place}: event START of query {query} is lost: HTTPException('status "
+        f"{status}')"
         for query, status in (("refused", "503 Service Unavailable"), ("redirected", "302 Found"))
     ]
 

@@ -1,4 +1,6 @@
-"""Real queries, their progress and the listener: on the Spark of the suite, on older ones, and over Spark Connect."""
+"""Real queries, their progress and the listener: on the Spark of the suite, on older ones, and over
+Spark Connect.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,9 @@ def check_log(lines: list[str], stream: str, query: str, *, known: bool = True) 
 def test_other_sparks(
     stream: MakeStream, version: str, known: bool, tmp_path: Path, collector: Collector
 ) -> None:
-    """Spark 4.0 and 4.1 say nothing about the end of the stream, and read all in the first micro-batch."""
+    """Spark 4.0 and 4.1 say nothing about the end of the stream, and read all in the first
+    micro-batch.
+    """
     s = stream()
     s.fill(COUNT)
     watch = Path(__file__).with_name("watch.py")
@@ -141,7 +145,8 @@ def test_other_sparks(
     )
     assert result["spark"] == (pyspark.__version__ if version == CONNECT else version)
     assert result["early"] == {}
-    # In Python the offsets are text; in the JSON of the progress they are objects, but over Spark Connect text too.
+    # In Python the offsets are text; in the JSON of the progress they are objects, but over Spark
+    # Connect text too.
     assert (result["offset"], result["json_offset"]) == (
         "str",
         "str" if version == CONNECT else "dict",

@@ -39,7 +39,9 @@ def source_of(
     created: str = CREATED,
     description: str = NEW,
 ) -> dict[str, Any]:
-    """A source as in the JSON text of a progress; ``later``: nanoseconds from the last message read to the last one."""
+    """A source as in the JSON text of a progress; ``later``: nanoseconds from the last message read
+    to the last one.
+    """
     return {
         "description": description,
         "startOffset": None,
@@ -78,7 +80,9 @@ def progress_of(*sources: dict[str, Any], **fields: Any) -> str:
 
 
 def as_object(text: str) -> StreamingQueryProgress:
-    """As Spark Connect makes it from the text: the offsets are text, and are so on a classic session too."""
+    """As Spark Connect makes it from the text: the offsets are text, and are so on a classic
+    session too.
+    """
     progress = StreamingQueryProgress.fromJson(json.loads(text))
     assert not progress["sources"] or isinstance(progress["sources"][0]["endOffset"], str)
     return progress
@@ -126,7 +130,8 @@ FORMS: list[Any] = [
         # A filter: the query has come past the last message that matches.
         (source_of(latest=7, later=-5_000_000_000), (7, 0, 0.0)),
         (source_of(latest=41, created="2026-11-23T00:00:00Z"), (41, None, None)),
-        # Spark 4.0 and 4.1 repeat the end of the batch; if one of them ever does not, that is the end of the stream.
+        # Spark 4.0 and 4.1 repeat the end of the batch; if one of them ever does not, that is the
+        # end of the stream.
         (source_of(description=OLD), UNKNOWN),
         (source_of(description=OLD, latest=41, later=1_000_000_000), (41, 23, 1.0)),
         (source_of() | {"latestOffset": None}, UNKNOWN),
@@ -174,7 +179,8 @@ def test_several_sources(form: Any) -> None:
         ("RETURNS", 4, 2),
     ]
     assert lag(form(progress_of(rate | rest))) == {}
-    # With other filters one is at its end, at an earlier sequence; of another Spark does not report the end.
+    # With other filters one is at its end, at an earlier sequence; of another Spark does not report
+    # the end.
     silent = source_of(next_=5) | {"latestOffset": None}
     apart = [source_of(next_=11, latest=11), source_of(next_=500, latest=5000), silent]
     assert lag(form(progress_of(*apart)))["ORDERS"].messages == 4500

@@ -1,4 +1,5 @@
-"""Run two queries with a `JetStreamListener` on whichever Spark the environment holds; print what it found as JSON.
+"""Run two queries with a `JetStreamListener` on whichever Spark the environment holds; print what
+it found as JSON.
 
     python watch.py (classic|connect) URL STREAM FOLDER COLLECTOR
 
@@ -27,7 +28,9 @@ COUNT = 40
 
 
 def scrape_when(listener: JetStreamListener, ready: Callable[[str], bool]) -> str:
-    """What the HTTP server says, as soon as it is `ready`; events come a moment after what they report."""
+    """What the HTTP server says, as soon as it is `ready`; events come a moment after what they
+    report.
+    """
     said = ""
 
     def check() -> str | None:
@@ -115,7 +118,8 @@ def main(mode: str, url: str, stream: str, folder: str, collector: str) -> dict[
             "log": [f"{record.levelname} {record.getMessage()}" for record in handler.buffer]
         }
     finally:
-        # Over Spark Connect a thread waits for events as long as there is a listener, and Python for the thread.
+        # Over Spark Connect a thread waits for events as long as there is a listener, and Python
+        # for the thread.
         spark.streams.removeListener(listener)
         listener.close()
         spark.stop()

@@ -356,7 +356,9 @@ def test_what_the_variables_cannot_say(environ: dict[str, str], named: str) -> N
 
 @pytest.fixture
 def selection(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two contexts, no variables of the `nats` command, and the file that says which context is selected."""
+    """Two contexts, no variables of the `nats` command, and the file that says which context is
+    selected.
+    """
     for name in [name for name in os.environ if name.startswith("NATS_")]:
         monkeypatch.delenv(name)
     for name in ("one", "two"):

@@ -1,4 +1,6 @@
-"""Options from Spark to models: what is read, what is refused and in which words, and what never shows."""
+"""Options from Spark to models: what is read, what is refused and in which words, and what never
+shows.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ def connection(**options: object) -> ConnectionOptions:
     return ConnectionOptions.from_spark(options)
 
 
-# One text for each option that means something else than leaving it out, what must stand beside it, and its value.
+# One text for each option that means something else than leaving it out, what must stand beside it,
+# and its value.
 PLAIN = (
     "credentialsFile",
     "jwtFile",
@@ -337,7 +340,8 @@ def both(one: str, other: str) -> dict[str, object]:
     return {**(NONE if {one, *beside} & (FOUND | BUCKETS) else {}), **beside, **values}
 
 
-# Where it is used, the options beside stream=ORDERS, the option that the error is about, and words in it.
+# Where it is used, the options beside stream=ORDERS, the option that the error is about, and words
+# in it.
 REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     # names
     (
@@ -352,18 +356,19 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         BATCH,
         {"filterpushdown": "false"},
         "filterPushdown",
-        "there is no option filterPushdown any more: Spark keeps one plan for each load(), so that a frame read with "
-        "other predicates had wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, "
-        "endingOffsets, startingTimestamp and endingTimestamp",
+        "there is no option filterPushdown any more: Spark keeps one plan for each load(), so that "
+        "a frame read with other predicates had wrong rows; say what to read with subjects (of a "
+        "bucket: keys), startingOffsets, endingOffsets, startingTimestamp and endingTimestamp",
     ),
     (
         STREAM,
         {"format": "json"},
         "format",
-        "there is no option format: column data is the payload, byte for byte; functions such as from_json and to_json "
-        "convert it",
+        "there is no option format: column data is the payload, byte for byte; functions such as "
+        "from_json and to_json convert it",
     ),
-    # names of other connectors, which Spark hands over in lower case; tests/source/test_like_kafka.py has Kafka's
+    # names of other connectors, which Spark hands over in lower case;
+    # tests/source/test_like_kafka.py has Kafka's
     *(
         (STREAM, {name.lower(): "a"}, name, f"there is no option {name}; did you mean {ours}")
         for name, ours in {
@@ -943,7 +948,9 @@ def test_a_model_made_directly_is_checked_as_well() -> None:
 
 
 def check_identity(make: Callable[..., Any], **change: object) -> None:
-    """Models of equal options are equal, hash alike, pickle with their secrets, and cannot be changed."""
+    """Models of equal options are equal, hash alike, pickle with their secrets, and cannot be
+    changed.
+    """
     model = make()
     for same in (make(), pickle.loads(pickle.dumps(model))):
         assert (same, hash(same), hash(same.connection)) == (

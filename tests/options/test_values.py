@@ -249,7 +249,8 @@ BAD: list[tuple[Kind, str, list[object]]] = [
     (PublishSubject(), "a token between the dots is empty", ["", "a..b", ".a"]),
     (
         PublishSubject(),
-        'must be a subject without blanks and wildcards, not "a.": a token between the dots is empty',
+        'must be a subject without blanks and wildcards, not "a.": a token between the dots is '
+        "empty",
         ["a."],
     ),
     (

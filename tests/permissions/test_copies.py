@@ -1,6 +1,8 @@
-"""Mirrors and sources of other accounts and across leaf nodes: what they need is enough, and each part of it is needed.
+"""Mirrors and sources of other accounts and across leaf nodes: what they need is enough, and each
+part of it is needed.
 
-Each copy has more than 2 MiB to bring: the server waits before them for an answer to its flow control.
+Each copy has more than 2 MiB to bring: the server waits before them for an answer to its flow
+control.
 """
 
 from __future__ import annotations
@@ -133,7 +135,10 @@ def test_copies_of_another_account() -> None:
         pair = text
         if subject:
             pair = re.sub(rf'{{ \w+: "{re.escape(subject)}" }}', "", pair)
-            imported = rf'{{\s*\w+: {{ account: OWNER, subject: "{re.escape(subject)}" }}(\s*to: "[^"]*")?\s*}}'
+            imported = (
+                rf'{{\s*\w+: {{ account: OWNER, subject: "{re.escape(subject)}" }}(\s*to: '
+                rf'"[^"]*")?\s*}}'
+            )
             pair, count = re.subn(imported, "", pair)
             assert count == 1
         pair = re.sub(r"\b(OWNER|GUEST|owner|guest)\b(?!\.)", rf"\g<1>{number}", pair)

@@ -1,4 +1,6 @@
-"""The least permissions for each purpose: all are enough, and without any one of them something fails."""
+"""The least permissions for each purpose: all are enough, and without any one of them something
+fails.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,9 @@ def archive(account: Account) -> Path:
 
 
 def restore(account: Account) -> None:
-    """First one that fails when all was sent, so that the stream is there and has to be removed again."""
+    """First one that fails when all was sent, so that the stream is there and has to be removed
+    again.
+    """
 
     def fail(done: int, total: int) -> None:
         if done == total:
@@ -234,7 +238,9 @@ def case(
     lines: tuple[Permission, ...] = (),
     **asked: Any,
 ) -> Case:
-    """The case of the purpose that `name` begins with, of stream S unless another or a bucket is given."""
+    """The case of the purpose that `name` begins with, of stream S unless another or a bucket is
+    given.
+    """
     asked = asked if "bucket" in asked else {"stream": "S", **asked}
     return Case(
         name, lines or need(name.partition(" ")[0], **asked), prepare, work, fallbacks or {}

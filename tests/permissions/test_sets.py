@@ -1,4 +1,6 @@
-"""Permissions as data: what is asked for, put together, written down; with domains and prefixes; and their limits."""
+"""Permissions as data: what is asked for, put together, written down; with domains and prefixes;
+and their limits.
+"""
 
 from __future__ import annotations
 
@@ -272,7 +274,9 @@ def test_a_server_that_has_the_domain_itself_checks_subjects_without_it(case: Ca
 
 
 class Linked(Account):
-    """Whose streams are in the domain of a leaf node, with a user at its hub who may do what the lines say."""
+    """Whose streams are in the domain of a leaf node, with a user at its hub who may do what the
+    lines say.
+    """
 
     leaf = ""
 
@@ -406,7 +410,9 @@ def test_a_reader_of_one_filter_reads_no_other(allowed: Callable[..., Account]) 
 def test_a_maker_of_consumers_may_have_messages_delivered_anywhere(
     allowed: Callable[..., Account],
 ) -> None:
-    """As the page says: nobody asks whether the account may publish to the deliver_subject of its consumer."""
+    """As the page says: nobody asks whether the account may publish to the deliver_subject of its
+    consumer.
+    """
     account = allowed(*need("read", stream="S"))
     use.filled(account)
     account.make("T")
@@ -430,7 +436,9 @@ def test_a_maker_of_consumers_may_have_messages_delivered_anywhere(
 def test_a_position_is_looked_after_by_direct_gets_where_these_are_asked_for(
     allowed: Callable[..., Account],
 ) -> None:
-    """Somebody purges what the query has not read: it must not make a consumer to see what that was."""
+    """Somebody purges what the query has not read: it must not make a consumer to see what that
+    was.
+    """
     lines = need("durable", stream="S", durable="query", subjects=["s.a"])
     account = allowed(*merged(need("read-direct", stream="S"), lines))
     use.made(account)

@@ -1,4 +1,6 @@
-"""Reply subjects of delivered messages, in both forms; what is cut off, or has something behind it, is none."""
+"""Reply subjects of delivered messages, in both forms; what is cut off, or has something behind it,
+is none.
+"""
 
 from __future__ import annotations
 

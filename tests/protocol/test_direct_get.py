@@ -1,4 +1,6 @@
-"""Answers to Direct Gets as columns: whole, byte by byte, with trailing bytes, with any header block that is stored."""
+"""Answers to Direct Gets as columns: whole, byte by byte, with trailing bytes, with any header
+block that is stored.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,17 @@ INBOX = "_INBOX.abcdef"
 
 
 def rfc3339_nano(nanoseconds: int) -> str:
-    """A time as Go prints it: no zeros at the end of the fraction, and no fraction at all when it is zero."""
+    """A time as Go prints it: no zeros at the end of the fraction, and no fraction at all when it
+    is zero.
+    """
     return str(np.datetime64(nanoseconds, "ns")).rstrip("0").rstrip(".") + "Z"
 
 
 @dataclass(frozen=True)
 class Message:
-    """A stored message, and what a server answers of it; `block` is its header block as it was published."""
+    """A stored message, and what a server answers of it; `block` is its header block as it was
+    published.
+    """
 
     payload: bytes = b"hello"
     block: bytes = b""

@@ -39,7 +39,9 @@ def test_different_subjects_have_different_hashes_that_use_all_bits() -> None:
 
 
 def test_nobody_can_choose_subjects_with_the_same_hash() -> None:
-    """The second word takes back what the first one changed: with a seed that is known, it can be computed."""
+    """The second word takes back what the first one changed: with a seed that is known, it can be
+    computed.
+    """
     first, other, second = b"$KV.B.01", b"$KV.B.02", b"abcdefgh"
     states = [
         hashing._mixed(

@@ -1,4 +1,6 @@
-"""The JetStream API as data: subjects, bodies, replies, and what each status of a pull request means."""
+"""The JetStream API as data: subjects, bodies, replies, and what each status of a pull request
+means.
+"""
 
 from __future__ import annotations
 

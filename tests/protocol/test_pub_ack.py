@@ -1,4 +1,7 @@
-"""Answers to publishes: as a server writes them, and damaged. The fuzz target reads them together, and alone."""
+"""Answers to publishes: as a server writes them, and damaged.
+
+The fuzz target reads them together, and alone.
+"""
 
 from __future__ import annotations
 

@@ -18,14 +18,19 @@ from tests.support.streams import MakeStream, Stream
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
-    """A server of the module's own. A test that stops its server takes one from `nats_server_factory`."""
+    """A server of the module's own.
+
+    A test that stops its server takes one from `nats_server_factory`.
+    """
     with NatsServer(http_monitor=True) as running:
         yield running
 
 
 @pytest.fixture
 def admin(server: NatsServer) -> Iterator[Publisher]:
-    """A connection to look after streams; there are none at the beginning, but one that keeps the account's folder."""
+    """A connection to look after streams; there are none at the beginning, but one that keeps the
+    account's folder.
+    """
     with Publisher(server.url) as publisher:
         publisher.store = (
             server.store_dir
@@ -62,7 +67,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def never_late(monkeypatch: pytest.MonkeyPatch, proxy: WireProxy) -> None:
-    """Let `ackTimeout` pass when the sink has all answers but those that `proxy` has dropped, once for each of these.
+    """Let `ackTimeout` pass when the sink has all answers but those that `proxy` has dropped, once
+    for each of these.
 
     With a long `ackTimeout` nothing else is sent again then, however slow the machine is.
     """

@@ -1,7 +1,8 @@
-"""Histories of writes that a seed makes: streams, options, rows, what happens to them, and what must be stored then.
+"""Histories of writes that a seed makes: streams, options, rows, what happens to them, and what
+must be stored then.
 
-A plan knows of each row what the documentation promises of it: the message that is stored, the dead letter, or the
-error. Nothing here asks a server.
+A plan knows of each row what the documentation promises of it: the message that is stored, the dead
+letter, or the error. Nothing here asks a server.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ FAULTS = [
 
 
 class Kind(NamedTuple):
-    """What rows of a plan have beside a subject and a payload, and what the main stream needs for them."""
+    """What rows of a plan have beside a subject and a payload, and what the main stream needs for
+    them.
+    """
 
     columns: tuple[str, ...] = ()
     config: Mapping[str, Any] = {}
@@ -84,7 +87,8 @@ KINDS = {
 
 
 class Refused(NamedTuple):
-    """Why a row can never be stored: in the sink's words, with the error code; and the values that make it so.
+    """Why a row can never be stored: in the sink's words, with the error code; and the values that
+    make it so.
 
     A row can be made so if it has column `needs`; only values of columns that it has are changed.
     """
@@ -153,14 +157,18 @@ HEADERS = {
 
 
 class Row(NamedTuple):
-    """The values of a row by column, and why it can never be stored (a key of `REFUSED`), None if it can."""
+    """The values of a row by column, and why it can never be stored (a key of `REFUSED`), None if
+    it can.
+    """
 
     values: dict[str, Any]
     why: str | None = None
 
 
 class Content(NamedTuple):
-    """A message as the model knows it: its header lines are sorted, and tell which task has made the message id."""
+    """A message as the model knows it: its header lines are sorted, and tell which task has made
+    the message id.
+    """
 
     stream: str
     subject: str
@@ -169,7 +177,9 @@ class Content(NamedTuple):
 
 
 Sent = tuple[Content, tuple[object, ...]]
-"""A message, and what the stream does not show of its row: rows with the same of both are equal to the sink."""
+"""A message, and what the stream does not show of its row: rows with the same of both are equal to
+the sink.
+"""
 
 
 class Fault(NamedTuple):
@@ -181,11 +191,13 @@ class Fault(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One time that Spark runs a batch, or the first `tasks` tasks of it; each task succeeds in the end.
+    """One time that Spark runs a batch, or the first `tasks` tasks of it; each task succeeds in the
+    end.
 
-    `parts` are the rows of each partition, which an earlier run may have divided in another way. `attempts` are the
-    faults of the first attempts of each task. The tasks run side by side with `together`, and second attempts of those
-    in `twins` beside the others. `commit` are the faults of the driver's commit.
+    `parts` are the rows of each partition, which an earlier run may have divided in another way.
+    `attempts` are the faults of the first attempts of each task. The tasks run side by side with
+    `together`, and second attempts of those in `twins` beside the others. `commit` are the faults
+    of the driver's commit.
     """
 
     parts: list[list[Row]]
@@ -273,7 +285,9 @@ class Plan:
         return renames and self.free and self.options["delivery"] == "deduplicated"
 
     def prefix(self, batch: int, partition: int) -> str:
-        """What the message ids of a task begin with; that of a batch write without `writeId` has a name for itself."""
+        """What the message ids of a task begin with; that of a batch write without `writeId` has a
+        name for itself.
+        """
         write = (
             f"{self.seed:08d}22223333"
             if self.streaming
@@ -282,11 +296,16 @@ class Plan:
         return f"{write}.{batch}" if self.free else f"{write}.{batch}.{partition}"
 
     def contents(self, batch: int, partition: int, rows: Sequence[Row]) -> Iterator[Content]:
-        """The messages that the rows of a task become, in their order. A row that fails the task becomes none."""
+        """The messages that the rows of a task become, in their order.
+
+        A row that fails the task becomes none.
+        """
         return (content for content, _ in self.sent(batch, partition, rows))
 
     def sent(self, batch: int, partition: int, rows: Sequence[Row]) -> Iterator[Sent]:
-        """The same, with what else the message ids tell apart: messages of different rows may look the same."""
+        """The same, with what else the message ids tell apart: messages of different rows may look
+        the same.
+        """
         # Ids of the content do not have the origin in them.
         origin = () if "messageIds" in self.options else ("stream", "sequence")
         # A dead letter has neither the TTL nor the expected sequence of its row.
@@ -505,7 +524,9 @@ class _Rows:
             self.plan.batches[-1] = [self.with_effects(rows) for rows in self.plan.batches[-1]]
 
     def repeat_some(self, parts: list[list[Row]]) -> None:
-        """Add rows that are equal to others of their partition, or of another one; those of a group to their own."""
+        """Add rows that are equal to others of their partition, or of another one; those of a group
+        to their own.
+        """
         r = self.r
         for rows in parts:
             for row in r.choices(rows, k=3) if rows else ():
@@ -619,7 +640,9 @@ class _Rows:
         return Row({**values, **changed}, why)
 
     def with_effects(self, rows: list[Row]) -> list[Row]:
-        """The rows, with what some mean for others of their task: those of their group, or at their subject."""
+        """The rows, with what some mean for others of their task: those of their group, or at their
+        subject.
+        """
         if self.plan.kind == "groups":
             whys = {row.values["atomic_group"]: row.why for row in rows if row.why} | {None: None}
             rows = [

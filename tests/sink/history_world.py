@@ -1,4 +1,6 @@
-"""Where a history of writes happens: a server behind wires that break, streams, and attempts that count their steps."""
+"""Where a history of writes happens: a server behind wires that break, streams, and attempts that
+count their steps.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from tests.support.sinking import Died, Seen, batches_of, seen_in
 
 _here = threading.local()  # the attempt that runs in this thread
 _ID = re.compile(
-    r"Nats-Msg-Id: (?:(id-[\w-]+)|([\w-]+\.\d+(?:\.\d+)?)(\.dead)?\.[0-9a-f]{24}(?:\.\d+)?)(?:\.[0-9a-f]{16})?(\.dead)?"
+    r"Nats-Msg-Id: "
+    r"(?:(id-[\w-]+)|([\w-]+\.\d+(?:\.\d+)?)(\.dead)?\.[0-9a-f]{24}(?:\.\d+)?)(?:\.[0-9a-f]{16})?(\.dead)?"
     r"(?:\.after\d+)?"
 )
 _OF_SERVER = ("Nats-Batch-", "Nats-Expected-Stream: ", "Scheduled-Msg-Id: ")
@@ -236,7 +239,10 @@ class World:
             self._limit(None)
 
     def stored(self) -> list[tuple[Content, int]]:
-        """What the streams hold, with the sequences. Groups are whole, and counters have added up."""
+        """What the streams hold, with the sequences.
+
+        Groups are whole, and counters have added up.
+        """
         with self._lock:
             for name in self._plan.streams:
                 known = (

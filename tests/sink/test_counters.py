@@ -80,7 +80,10 @@ def test_a_column_of_any_whole_type(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["double", "decimal(38,1)", "binary", "boolean"])
 def test_a_column_of_another_type_is_an_error(kind: str) -> None:
-    said = f'column "incr" is of type {kind}, but must be string or tinyint or smallint or int or bigint or decimal(p,0)'
+    said = (
+        f'column "incr" is of type {kind}, but must be string or tinyint or smallint or int or '
+        "bigint or decimal(p,0)"
+    )
     with pytest.raises(SchemaError, match=re.escape(said)):
         SinkColumns.check([("subject", "string"), ("incr", kind)])
 
@@ -149,7 +152,8 @@ def test_what_an_increment_cannot_have() -> None:
     )
     assert found.faults == {
         **{
-            row: f"it has column incr and column {name}: an increment of a counter can have no {name}"
+            row: f"it has column incr and column {name}: an increment of a counter can have no "
+            f"{name}"
             for row, name in enumerate(["data", "ttl", "expected_last_subject_sequence", "rollup"])
         },
         5: "columns data and incr are null",
@@ -226,7 +230,8 @@ def test_exactly_once_when_answers_are_lost_for_longer_than_ids_last(
 def test_a_row_without_an_increment_is_refused_and_the_others_count_once(
     s: Stream, stream: MakeStream, delivery: str, payload: bytes
 ) -> None:
-    # Its refusal is an answer to rows that share a reply subject, so the sink has to find out which are stored.
+    # Its refusal is an answer to rows that share a reply subject, so the sink has to find out which
+    # are stored.
     dead = stream(storage="memory")
     sink = Sink(
         s.url, delivery=delivery, maxInFlight=1000, deadLetterSubject=f"{dead.subject}.a"
@@ -241,8 +246,8 @@ def test_a_row_without_an_increment_is_refused_and_the_others_count_once(
     [letter] = seen(dead)
     assert letter.data == payload
     assert letter.headers["Dead-Letter-Reason"] == [
-        "message counter increment is missing (error 10169): the stream holds counters (allow_msg_counter): give each "
-        "row a value in column incr"
+        "message counter increment is missing (error 10169): the stream holds counters "
+        "(allow_msg_counter): give each row a value in column incr"
     ]
 
 

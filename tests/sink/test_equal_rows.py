@@ -182,7 +182,9 @@ def test_rows_of_which_a_subject_takes_one_get_no_copies(mark: int) -> None:
 
 
 def test_a_schedule_and_what_it_has_published_are_one_row() -> None:
-    """The schedule is gone, or still there if it repeats: its id comes twice, and the task may claim either."""
+    """The schedule is gone, or still there if it repeats: its id comes twice, and the task may
+    claim either.
+    """
     for claimed in (5, 9, 1):
         found = balance(
             stored((PREFIX + A, 5), (PREFIX + A, 9), marks=[SCHEDULED, SCHEDULED]),
@@ -201,7 +203,9 @@ LAYOUTS = st.lists(st.lists(st.sampled_from([A, B, C]), max_size=6), min_size=1,
 def test_ids_of_a_batch_do_not_depend_on_its_partitions(
     parts: list[list[bytes]], r: object
 ) -> None:
-    """After the driver's copies a stream has the same ids, in whichever layout the batch was written before."""
+    """After the driver's copies a stream has the same ids, in whichever layout the batch was
+    written before.
+    """
     rows = [row for part in parts for row in part]
     wanted = {_id(row, number) for row, count in Counter(rows).items() for number in range(count)}
     table: dict[bytes, int] = {}

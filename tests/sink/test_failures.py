@@ -1,8 +1,9 @@
-"""What cannot be written: one clear sentence, before any task starts where that is possible, and dead letters.
+"""What cannot be written: one clear sentence, before any task starts where that is possible, and
+dead letters.
 
-The writer is called in this process as Spark calls it; a few queries show that Spark hands on what it says. A case
-gives columns of three rows, of which the second is the bad one. In columns, options and sentences `<N>` stands for the
-test's stream and `<s>` for what its subjects begin with.
+The writer is called in this process as Spark calls it; a few queries show that Spark hands on what
+it says. A case gives columns of three rows, of which the second is the bad one. In columns, options
+and sentences `<N>` stands for the test's stream and `<s>` for what its subjects begin with.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ TRIED = r"also after 1 retries \(option maxRetries\)"
 TOO_MANY = (
     rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
 )
-NO_ACK = rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: stream <N> has no_ack set, so it gives none"
+NO_ACK = (
+    rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: stream <N> has no_ack set, "
+    r"so it gives none"
+)
 ACTS = "or set option serverHeaders to drop to store rows without such headers"
 #: Headers that the server acts on, with a value, and the column that asks for the same.
 COMMANDS = {
@@ -130,7 +134,9 @@ _used = iter(range(1, 1000))
 
 @pytest.fixture
 def make(server: Server) -> Iterator[MakeStream]:
-    """A function that makes a stream of the test's own, in account A unless told; gone after the test."""
+    """A function that makes a stream of the test's own, in account A unless told; gone after the
+    test.
+    """
     made: list[Stream] = []
 
     def make(account: Publisher = server.ann, **config: Any) -> Stream:
@@ -200,7 +206,8 @@ def write(s: Stream, options: Mapping[str, str], columns: Mapping[str, Any] = NO
 def refuse(
     mode: str, s: Stream, columns: Mapping[str, Any], options: Mapping[str, str], *, early: bool
 ) -> Refusal:
-    """Class and sentence of what the writer of a batch (mode b) or of a micro-batch (mode s) raises.
+    """Class and sentence of what the writer of a batch (mode b) or of a micro-batch (mode s)
+    raises.
 
     `early`: before any task starts. No secret shows.
     """
@@ -215,7 +222,9 @@ def refuse(
 
 
 class Case(NamedTuple):
-    """`sentence` is a pattern for all of it; `modes` holds b for batch, s for stream; `config` is the stream's."""
+    """`sentence` is a pattern for all of it; `modes` holds b for batch, s for stream; `config` is
+    the stream's.
+    """
 
     modes: str
     kind: str
@@ -240,33 +249,42 @@ WRONG_PASSWORD = Case(
 EARLY = [
     WRONG_PASSWORD,
     Case("bs", "SchemaError",
-        r'the sink knows no column "dta"; did you mean "data" \(columns: data, subject, .*\): drop it, or .*',
+        r'the sink knows no column "dta"; did you mean "data" \(columns: data, subject, .*\): drop '
+        r'it, or .*',
         columns={"dta": [1, 2, 3]}),
     Case("s", "OptionError", "option writeId has no meaning in a streaming query: .*", {"writeId": "w"}),
     Case("bs", "StreamNotFound", r"there is no stream NONE \(option stream\)", {"stream": "NONE"}),
     Case("bs", "StreamNotFound", r"there is no stream ROSW \(option stream\); did you mean ROWS", {"stream": "ROSW"}),
     Case("bs", "StreamNotFound",
-        r"there is no stream prices \(option stream\); prices is a Key-Value bucket \(option bucket\)",
+        r"there is no stream prices \(option stream\); prices is a Key-Value bucket \(option "
+        r"bucket\)",
         {"stream": "prices"}),
     Case("b", "OptionError", "option stream: <N> is a mirror, which nobody can publish to", HERE,
         {"subjects": [], "mirror": {"name": "ROWS"}}),
     Case("bs", "OptionError", "option stream: <N> is sealed and takes no more messages", HERE, {"sealed": True}),
-    Case("b", "OptionError", "option stream: <N> has no_ack set, so nothing says whether a row is stored", HERE,
+    Case("b", "OptionError", "option stream: <N> has no_ack set, so nothing says whether a row is "
+                             "stored", HERE,
         {"no_ack": True}),
-    Case("bs", "OptionError", "option subject: no stream captures nowhere.a, so nothing would be stored",
+    Case("bs", "OptionError", "option subject: no stream captures nowhere.a, so nothing would be "
+                              "stored",
         {"subject": "nowhere.a"}),
     Case("bs", "OptionError",
-        "option subject: no stream captures rosw.a, so nothing would be stored; did you mean rows.a",
+        "option subject: no stream captures rosw.a, so nothing would be stored; did you mean "
+        "rows.a",
         {"subject": "rosw.a"}),
-    Case("b", "OptionError", r"option subject: stream <N> does not capture rows.a \(its subjects: <s>\.>\)",
+    Case("b", "OptionError", r"option subject: stream <N> does not capture rows.a \(its subjects: "
+                             r"<s>\.>\)",
         {"subject": "rows.a", "stream": "<N>"}),
-    Case("bs", "OptionError", "option deadLetterSubject: no stream captures nowhere.b, so nothing would be stored",
+    Case("bs", "OptionError", "option deadLetterSubject: no stream captures nowhere.b, so nothing "
+                              "would be stored",
         {"deadLetterSubject": "nowhere.b"}),
     Case("bs", "DeliveryError", f"{UNFIT} has workqueue retention, {INSTEAD}", {**ONCE, **HERE},
         {"retention": "workqueue"}),
-    Case("b", "DeliveryError", rf"{UNFIT} keeps few messages of each subject \(max_msgs_per_subject\), {INSTEAD}",
+    Case("b", "DeliveryError", rf"{UNFIT} keeps few messages of each subject "
+                               rf"\(max_msgs_per_subject\), {INSTEAD}",
         {**ONCE, **HERE}, {"max_msgs_per_subject": 1}),
-    Case("bs", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), {INSTEAD}",
+    Case("bs", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), "
+                                rf"{INSTEAD}",
         {**ONCE, **HERE}, {"persist_mode": "async"}),
     Case("bs", "DeliveryError",
         rf"{UNFIT[:-4]} \(option deadLetterSubject\): it has interest retention, {INSTEAD}",
@@ -277,26 +295,34 @@ EARLY = [
         for columns in (scheduled(), {"rollup": [None] * 3})
     ),
     Case("bs", "OptionError",
-        r'option stream: <N> refuses column "schedule": set allow_msg_schedules on it .*--allow-msg-schedules\)',
+        r'option stream: <N> refuses column "schedule": set allow_msg_schedules on it '
+        r'.*--allow-msg-schedules\)',
         HERE, {"allow_rollup_hdrs": True}, scheduled()),
     Case("bs", "OptionError",
-        r'option stream: <N> refuses column "rollup": set allow_rollup_hdrs on it .*--allow-rollup-hdrs\)',
+        r'option stream: <N> refuses column "rollup": set allow_rollup_hdrs on it '
+        r'.*--allow-rollup-hdrs\)',
         HERE, columns={"rollup": ["sub", None, None]}),
     Case("bs", "DeliveryError",
-        'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that .*; use dedup.*',
+        'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows '
+        'that .*; use dedup.*',
         {**ONCE, **HERE}, {"allow_rollup_hdrs": True}, {"rollup": ["sub", None, None]}),
-    Case("bs", "SchemaError", 'column "schedule" cannot be used with option subject: .* replace the one before it; .*',
+    Case("bs", "SchemaError", 'column "schedule" cannot be used with option subject: .* replace '
+                              'the one before it; .*',
         {**HERE, "subject": "<s>.x"}, SCHEDULES, scheduled()),
     Case("b", "DeliveryError",
-        rf'column "schedule" has to see the state of stream <N>: .*{MAY_NOT} \$JS\.API\.STREAM\.INFO\.<N>',
+        rf'column "schedule" has to see the state of stream <N>: .*{MAY_NOT} '
+        r'\$JS\.API\.STREAM\.INFO\.<N>',
         {"user": "blind", "stream": "<N>"}, SCHEDULES, scheduled()),
-    Case("b", "PermissionDenied", r".*the account may not subscribe to _INBOX\.> \(option inboxPrefix\)",
+    Case("b", "PermissionDenied", r".*the account may not subscribe to _INBOX\.> \(option "
+                                  r"inboxPrefix\)",
         {"user": "deaf", "stream": "<N>"}),
     Case("b", "DeliveryError",
-        rf"{NOT_SEEN} cannot read stream <N> \(option stream\): {MAY_NOT} \$JS\.API\.STREAM\.INFO\.<N>",
+        rf"{NOT_SEEN} cannot read stream <N> \(option stream\): {MAY_NOT} "
+        r"\$JS\.API\.STREAM\.INFO\.<N>",
         {"user": "blind", "stream": "<N>", "delivery": "exactly-once"}),
     Case("b", "DeliveryError",
-        rf"cannot see the ledger of delivery exactly-once: .*{MAY_NOT} \$JS\.API\.STREAM\.INFO\.{LEDGER}",
+        rf"cannot see the ledger of delivery exactly-once: .*{MAY_NOT} "
+        rf"\$JS\.API\.STREAM\.INFO\.{LEDGER}",
         {"user": "blind", "delivery": "exactly-once"}),
 ]  # fmt: skip
 
@@ -320,9 +346,11 @@ def test_exactly_once_without_permission_to_make_the_ledger(
         kind, said = refuse(mode, s, NOTHING, options, early=True)
         assert kind == "DeliveryError"
         assert said == (
-            "cannot make the ledger of delivery exactly-once, the Key-Value bucket spark_jetstream_ledger: the account "
-            f"may not publish to $JS.API.STREAM.CREATE.{LEDGER}; make it beforehand (spark-jetstream kv add "
-            "spark_jetstream_ledger --replicas 1 --limit-marker-ttl 1s), or set delivery to deduplicated"
+            "cannot make the ledger of delivery exactly-once, the Key-Value bucket "
+            "spark_jetstream_ledger: the account may not publish to "
+            f"$JS.API.STREAM.CREATE.{LEDGER}; make it beforehand (spark-jetstream kv add "
+            "spark_jetstream_ledger --replicas 1 --limit-marker-ttl 1s), or set delivery to "
+            "deduplicated"
         )
     # Made beforehand, by somebody who may.
     write(s, {**options, "user": "bob"})
@@ -334,7 +362,10 @@ def test_exactly_once_without_permission_to_make_the_ledger(
 
 
 class BadRow(NamedTuple):
-    """`code`, `subject`, `data`, `size`: what a dead letter says and holds. `before`: subjects that have a message."""
+    """`code`, `subject`, `data`, `size`: what a dead letter says and holds.
+
+    `before`: subjects that have a message.
+    """
 
     columns: Mapping[str, Any]
     reason: str
@@ -353,12 +384,14 @@ BAD_ROWS = [
     BadRow(at("<s>.a\r\nPUB <s>.b 1\r\nx"),
         r"its subject '<s>.a\\r\\nPUB <s>.b 1\\r\\nx' holds a blank or a control character",
         subject="<s>.a  PUB <s>.b 1  x"),
-    BadRow(second("headers", {"A: b": "x"}), "column headers holds the name 'A: b', which is not possible"),
+    BadRow(second("headers", {"A: b": "x"}), "column headers holds the name 'A: b', which is not "
+                                             "possible"),
     BadRow({"headers": pa.array([{"A": ["x"]}, {"A": ["x\r\nB: y"]}, {"A": ["x"]}], LISTS)},
         "a value in column headers holds a line end"),
     BadRow(at("nowhere.x"), "no stream captures this subject", 503, subject="nowhere.x"),
     BadRow(at("rows.x"),
-        r"expected stream does not match \(error 10060\): another stream than the one in option stream captures .*",
+        r"expected stream does not match \(error 10060\): another stream than the one in option "
+        r"stream captures .*",
         10060, options=HERE, subject="rows.x"),
     BadRow(second("data", "x" * 1048576),
         r"header and payload have 10\d{5} bytes, and the server takes 1048576 \(max_payload\)", data=b"x" * 1048576,
@@ -375,18 +408,23 @@ BAD_ROWS = [
         for storage in ("file", "memory")
     ),
     BadRow(second("headers", {"A": "x" * 65536}),
-        r"header size exceeds maximum allowed of 64k \(error 10097\): make column headers smaller: .*", 10097),
+        r"header size exceeds maximum allowed of 64k \(error 10097\): make column headers smaller: "
+        r".*", 10097),
     BadRow(second("expected_last_subject_sequence", 7),
-        r"wrong last sequence: 0 \(error 10071\): column expected_last_subject_sequence names another message .*",
+        r"wrong last sequence: 0 \(error 10071\): column expected_last_subject_sequence names "
+        r"another message .*",
         10071),
     BadRow(second("expected_last_subject_sequence", 0),
-        r"wrong last sequence: 1 \(error 10071\): column expected_last_subject_sequence names another message .*",
+        r"wrong last sequence: 1 \(error 10071\): column expected_last_subject_sequence names "
+        r"another message .*",
         10071, before=("<s>.2",)),
     BadRow({"ttl": [None, "1h", None]},
-        r"per-message TTL is disabled \(error 10166\): set allow_msg_ttl on the stream, or drop column ttl or sch.*",
+        r"per-message TTL is disabled \(error 10166\): set allow_msg_ttl on the stream, or drop "
+        r"column ttl or sch.*",
         10166),
     BadRow({"ttl": ["1h", "soon", "1h"]},
-        r"invalid per-message TTL \(error 10165\): column ttl takes a duration of at least one second, .*", 10165,
+        r"invalid per-message TTL \(error 10165\): column ttl takes a duration of at least one "
+        r"second, .*", 10165,
         config={"allow_msg_ttl": True}),
     BadRow({"ttl": ["1h", "2562047h", "1752000h"]},
         r"column ttl is '2562047h', more than 200 years \(1752000h\): a server's clock ends in .*",
@@ -411,11 +449,14 @@ BAD_ROWS = [
             ("schedule_target", "<s>.*", 10190, "message schedules target is invalid", "column schedule_target must"),
             ("schedule_target", "no.x", 10190, "message schedules target is invalid", "column schedule_target must be"),
             ("schedule_ttl", "1ms", 10191, "message schedules invalid per-message TTL", "column schedule_ttl takes"),
-            ("schedule_ttl", "1h", 10166, "per-message TTL is disabled", "set allow_msg_ttl .* or schedule_ttl"),
-            ("rollup", "all", 10192, "message schedules invalid rollup", "column rollup must be sub or nu"),
+            ("schedule_ttl", "1h", 10166, "per-message TTL is disabled", "set allow_msg_ttl .* or "
+                                                                         "schedule_ttl"),
+            ("rollup", "all", 10192, "message schedules invalid rollup", "column rollup must be "
+                                                                         "sub or nu"),
         )
     ),
-    BadRow(NOTHING, r"maximum messages per subject exceeded \(error 10077\): raise the stream's max_msgs_per_subject",
+    BadRow(NOTHING, r"maximum messages per subject exceeded \(error 10077\): raise the stream's "
+                    r"max_msgs_per_subject",
         10077, config={"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True},
         before=("<s>.2",)),
 ]  # fmt: skip
@@ -430,7 +471,9 @@ def messages_of(s: Stream) -> list[tuple[str, dict[str, list[str]], bytes]]:
 def test_a_row_that_cannot_be_stored_is_named(
     make: MakeStream, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bad: BadRow
 ) -> None:
-    """By the error of the task, and by the dead letter if there is a subject for it: all else is stored then."""
+    """By the error of the task, and by the dead letter if there is a subject for it: all else is
+    stored then.
+    """
     # Each of these rows gets an answer, however late: the error counts what is stored.
     monkeypatch.setattr(publisher_module, "_LAST_ANSWERS", 60.0)
     failing, s, dead = make(**bad.config), make(**bad.config), make()
@@ -480,7 +523,9 @@ def test_a_row_that_cannot_be_stored_is_named(
 
 
 def test_a_row_that_is_larger_than_the_account_may_send_is_named() -> None:
-    """The server tells the limit of the account after the login, and closes the connection for a larger message."""
+    """The server tells the limit of the account after the login, and closes the connection for a
+    larger message.
+    """
     limits = "jetstream: enabled, limits { max_payload: 8192 }, users: [{ user: ann, password: a }]"
     config = f"accounts {{ A {{ {limits} }} }}\nno_auth_user: ann"
     with NatsServer(config=config) as server, Publisher(server.url) as publisher:
@@ -542,7 +587,8 @@ def test_a_row_that_no_file_store_keeps_becomes_a_dead_letter_that_it_keeps() ->
 
 WHOLE = [
     Case("bs", "RowRefused",
-        rf"{ROW} 3 {AT} '<s>.3': maximum messages exceeded \(error 10077\): {TOO_MANY}; 2 rows {STORED}",
+        rf"{ROW} 3 {AT} '<s>.3': maximum messages exceeded \(error 10077\): {TOO_MANY}; 2 rows "
+        rf"{STORED}",
         config={"max_msgs": 2, "discard": "new"}),
     Case("b", "RowRefused",
         rf"{ROW} 3 {AT} '<s>.3': maximum bytes exceeded \(error 10077\): {TOO_MANY}; 2 rows .*",
@@ -552,15 +598,18 @@ WHOLE = [
     Case("b", "RowRefused", rf"{ROW} 1 {AT} '<s>.1': {NO_ACK}; 0 rows {STORED}", {"ackTimeout": "200ms"},
         {"no_ack": True}),
     Case("b", "RowRefused",
-        rf"{ROW} 1 {AT} '<s>.1': invalid operation on sealed stream \(error 10109\).*; 0 rows {STORED}",
+        rf"{ROW} 1 {AT} '<s>.1': invalid operation on sealed stream \(error 10109\).*; 0 rows "
+        rf"{STORED}",
         config={"sealed": True}),
     Case("b", "DeliveryError", f"{UNFIT} has workqueue retention, {INSTEAD}", ONCE, {"retention": "workqueue"}),
-    Case("b", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), {INSTEAD}", ONCE,
+    Case("b", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), "
+                               rf"{INSTEAD}", ONCE,
         {"persist_mode": "async"}),
     *(
         Case("bs", "RowRefused",
             rf"{ROW} 2 {AT} '<s>.2': column headers holds {name}, on which the server would act: "
-            rf"{f'use column {column} instead' if column else 'remove it from there'}, {ACTS}; 0 rows {STORED}",
+            rf"{f'use column {column} instead' if column else 'remove it from there'}, {ACTS}; 0 "
+            rf"rows {STORED}",
             columns={"headers": [{"A": "x"}, {"B": "y", name: value}, {"Nats-Rollup": "all"}]})
         for name, (value, column) in COMMANDS.items()
     ),
@@ -595,8 +644,8 @@ def test_a_server_that_cannot_write(tmp_path: Path) -> None:
         assert "no_ack" not in str(refused.value)
         kept = s.state()["messages"]
         assert (
-            f"stream FULL answers requests and stores nothing (its last message is {kept}): its server"
-            in str(refused.value)
+            f"stream FULL answers requests and stores nothing (its last message is {kept}): its "
+            "server" in str(refused.value)
         )
         objects = batch(name=["a"], content=[b"x" * 400_000])
         with pytest.raises(
@@ -631,7 +680,9 @@ def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_s
     left, held = 997, list[bytes]()
 
     def denials_last(frame: bytes) -> bytes:
-        """The other rows have their answers first: those of denied rows never come, so nobody waits long for any."""
+        """The other rows have their answers first: those of denied rows never come, so nobody waits
+        long for any.
+        """
         nonlocal left
         if left and frame.startswith(b"-ERR"):
             held.append(frame)
@@ -679,9 +730,9 @@ def test_a_user_who_may_only_publish(make: MakeStream, caplog: pytest.LogCapture
 # Warnings.
 
 SHORT = (
-    "remembers message ids for 1 s (duplicate_window), less than the 2 s for which a row may be sent again (options "
-    "retryTimeout, ackTimeout): after an outage a row may be stored twice; make the window longer or set delivery to "
-    "exactly-once"
+    "remembers message ids for 1 s (duplicate_window), less than the 2 s for which a row may be "
+    "sent again (options retryTimeout, ackTimeout): after an outage a row may be stored twice; "
+    "make the window longer or set delivery to exactly-once"
 )
 
 
@@ -689,7 +740,9 @@ SHORT = (
 def test_an_election_at_the_start_ends_no_query(
     make: MakeStream, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
-    """Nobody can show the streams for longer than connecting may take; the rows wait as long as an outage may last."""
+    """Nobody can show the streams for longer than connecting may take; the rows wait as long as an
+    outage may last.
+    """
     s = make()
     error = {
         "code": 503,
@@ -740,7 +793,10 @@ def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
     for number in range(3):
         store(writer_of("s", settings(s, {}), frame.schema), [frame], number)
         wait_until(lambda: s.last_age() > window_ns, "the duplicate window has passed")
-    window = rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)"
+    window = (
+        rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s "
+        r"\(duplicate_window\)"
+    )
     assert len(re.findall(window, caplog.text)) == 1
 
 
@@ -833,7 +889,10 @@ def test_a_stream_whose_server_may_forget_ids_is_warned_of(
     options = {"servers": s.url, "user": "ann", "password": PASSWORD, "stream": s.name}
     for level in ("at-least-once", "deduplicated", "deduplicated"):
         writer_of("b", {**options, "delivery": level}, schema)
-    warning = f"stream {s.name} removes messages {said}. Its server forgets their message ids when it restarts"
+    warning = (
+        f"stream {s.name} removes messages {said}. Its server forgets their message ids when it "
+        "restarts"
+    )
     assert caplog.text.count(f"stream {s.name} removes messages") == (1 if said else 0)
     assert not said or warning in caplog.text
 
@@ -906,9 +965,10 @@ def test_exactly_once_names_the_command_for_a_ledger_where_streams_need_limits()
             writer_of("b", options, row.schema)
         command = "kv add spark_jetstream_ledger --replicas 1 --limit-marker-ttl 1s --max-bytes 64m"
         assert str(raised.value) == (
-            "cannot make the ledger of delivery exactly-once, the Key-Value bucket spark_jetstream_ledger: "
-            "account requires a stream config to have max bytes set (code 400, error 10113); make it "
-            f"beforehand (spark-jetstream {command}), or set delivery to deduplicated"
+            "cannot make the ledger of delivery exactly-once, the Key-Value bucket "
+            "spark_jetstream_ledger: account requires a stream config to have max bytes set (code "
+            f"400, error 10113); make it beforehand (spark-jetstream {command}), or set delivery "
+            "to deduplicated"
         )
         succeed(*command.split(), url=server.url)
         for mode in "bs":
@@ -952,7 +1012,9 @@ def test_exactly_once_refuses_a_ledger_that_loses_entries(
 def test_exactly_once_with_a_ledger_whose_entries_cannot_expire(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As of a server before 2.11, or made by hand: the entries of a query do not expire, those of a batch write do."""
+    """As of a server before 2.11, or made by hand: the entries of a query do not expire, those of a
+    batch write do.
+    """
     with NatsServer() as server, Publisher(server.url) as publisher:
         s = Stream(server.url, "PLAIN", publisher)
         publisher.api(f"STREAM.CREATE.{LEDGER}", {**bucket_config(1), "allow_msg_ttl": False})
@@ -1043,7 +1105,8 @@ def test_spark_shows_the_error_of_a_task_and_what_the_driver_logs(
     kind, said = refusal(caught.value)
     assert kind == "RowRefused"
     assert re.fullmatch(
-        rf"row 2 of partition 0 cannot be stored at subject '{s.subject}.2': column data is null; {stored} rows? of "
+        rf"row 2 of partition 0 cannot be stored at subject '{s.subject}.2': column data is null; "
+        rf"{stored} rows? of "
         "the task (?:is|are) stored",
         said,
     ), said

@@ -1,4 +1,6 @@
-"""Groups (column `atomic_group`): each is stored whole or not at all, whatever is cut, killed or refused."""
+"""Groups (column `atomic_group`): each is stored whole or not at all, whatever is cut, killed or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,8 @@ def test_a_group_of_a_thousand_and_a_larger_one(server: NatsServer, admin: Publi
     assert batches_of(seen(s)) == {("most", 1000): 1}
     given = rows([*("more" for _ in range(1001)), "two", "two"])
     said = re.escape(
-        "its group 'more' of 1,001 rows is stored whole or not at all: a group has at most 1,000 rows"
+        "its group 'more' of 1,001 rows is stored whole or not at all: a group has at most 1,000 "
+        "rows"
     )
     with WireProxy(server.url) as proxy:
         with pytest.raises(
@@ -252,7 +255,8 @@ def test_a_name_that_is_not_utf8(server: NatsServer, admin: Publisher) -> None:
         sink(server.url).write([bad])
 
 
-#: What makes a server refuse the group "bad" with its error code, and a column or setting that is to blame.
+#: What makes a server refuse the group "bad" with its error code, and a column or setting that is
+#: to blame.
 REFUSALS: dict[str, tuple[int, str, Mapping[str, Any], Mapping[str, Any]]] = {
     "expected sequence": (10071, "expected_last", {"expected_last_subject_sequence": [None, 99, None]}, {}),
     "TTL": (10166, "set allow_msg_ttl", {"ttl": ["1h", None, None]}, {}),
@@ -333,7 +337,9 @@ def test_a_row_that_no_stream_captures_takes_its_group_along_although_its_own_an
 def test_a_group_that_expects_the_sequence_of_its_own_row(
     server: NatsServer, admin: Publisher
 ) -> None:
-    """A server answers such a group as it answers one whose subject has a message under way: nobody could tell."""
+    """A server answers such a group as it answers one whose subject has a message under way: nobody
+    could tell.
+    """
     s = made(server, admin)
     given = rows(
         ["a", "a", "b"], subject=["s.1", "s.1", "s.1"], expected_last_subject_sequence=[None, 1, 0]
@@ -364,7 +370,8 @@ def test_a_stream_that_does_not_take_groups(server: NatsServer, admin: Publisher
     s.update()
     with pytest.raises(
         RowRefused,
-        match=r"its group 'g0' of 2 rows .* \(error 10174\): a subject of the group belongs to a stream without",
+        match=r"its group 'g0' of 2 rows .* \(error 10174\): a subject of the group belongs to a "
+        r"stream without",
     ):
         through.write([scattered(1, 2)])
     assert s.state()["messages"] == 0
@@ -428,7 +435,8 @@ def test_an_attempt_after_one_that_died(
     assert through.write([given]).duplicates == 30
     assert s.state()["messages"] == 30
     if delivery == "deduplicated":
-        # Equal rows in other places of the task, and in other groups: the ids are those of their groups.
+        # Equal rows in other places of the task, and in other groups: the ids are those of their
+        # groups.
         s.purge()
         same = [
             batch(data=[b"="] * 4, subject=["s.a"] * 4, atomic_group=list(names))
@@ -443,7 +451,10 @@ def test_an_attempt_after_one_that_died(
 def test_message_ids_of_which_the_stream_has_some(
     server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:
-    """Ids of the user's: a group of which one row is stored cannot be whole. What errors show of the names is alike."""
+    """Ids of the user's: a group of which one row is stored cannot be whole.
+
+    What errors show of the names is alike.
+    """
     s = made(server, admin, subjects=["s.>", "dead"])
     a, b, c, d = (f"{'g' * 80}{letter}" for letter in "abcd")
     through = sink(server.url, delivery, deadLetterSubject="dead")
@@ -549,7 +560,9 @@ def test_cuts_at_any_byte(server: NatsServer, admin: Publisher, seed: int) -> No
 
 
 def test_an_outage_longer_than_the_duplicate_window(server: NatsServer, admin: Publisher) -> None:
-    """The answers are lost, and the stream has forgotten the message ids: the ledger finds the groups."""
+    """The answers are lost, and the stream has forgotten the message ids: the ledger finds the
+    groups.
+    """
     s = made(server, admin, duplicate_window=SECOND // 4)
     with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as pool:
         through = sink(proxy.url, "exactly-once", ackTimeout="60s")

@@ -1,4 +1,5 @@
-"""Histories of writes that a seed makes, on a real server behind wires that break: see docs/reliability.md.
+"""Histories of writes that a seed makes, on a real server behind wires that break: see
+docs/reliability.md.
 
 A failure shows the seed and all attempts in their order.
 """
@@ -133,7 +134,10 @@ class History:
         }
 
     def _lanes(self, tasks: Tasks, number: int, run: Run) -> dict[int, bytes | None]:
-        """Run the tasks with their faults, one after the other or side by side. Return the messages of their ends."""
+        """Run the tasks with their faults, one after the other or side by side.
+
+        Return the messages of their ends.
+        """
         done: dict[int, bytes | None] = {}
         rare = self._random.choice(
             [0.01, 1.0]
@@ -172,9 +176,11 @@ class History:
         faults: Sequence[Fault] | None = None,
         turn: Callable[[], None] | None = None,
     ) -> bytes | None:
-        """Return the message of an attempt that says that all rows are stored, None if it ends as it may.
+        """Return the message of an attempt that says that all rows are stored, None if it ends as
+        it may.
 
-        Without `faults` nothing happens to it, and it may only fail for a row that can never be stored.
+        Without `faults` nothing happens to it, and it may only fail for a row that can never be
+        stored.
         """
         task = Task(number, self._run, part)
         self._begun[task] = all_rows
@@ -188,7 +194,10 @@ class History:
             self._random.shuffle(rows)
         refused = [row for row in rows if row.why]
         attempt = Attempt(self.plan, number, part, faults or [], turn or _go_on)
-        what = f"batch {number}, task {part}, {'calm' if faults is None else [tuple(fault) for fault in faults]}"
+        what = (
+            f"batch {number}, task {part}, "
+            f"{'calm' if faults is None else [tuple(fault) for fault in faults]}"
+        )
         try:
             with attempt.running(self.world):
                 message = pickle.dumps(
@@ -224,7 +233,9 @@ class History:
             yield batch(**dict(zip(self._schema.names, some, strict=True)))
 
     def _other_rows(self, number: int) -> None:
-        """Run a batch that is committed once more, with other rows or partitions: exactly-once refuses it."""
+        """Run a batch that is committed once more, with other rows or partitions: exactly-once
+        refuses it.
+        """
         if self.plan.options["delivery"] != "exactly-once" or not self.plan.repeatable:
             return
         parts = [list(rows) for rows in self.plan.batches[number]]
@@ -255,7 +266,9 @@ class History:
         return Counter(set(found)) if once else found
 
     def _wanted(self, tasks: Mapping[Task, Sequence[Row]], *, most: bool) -> Counter[Content]:
-        """Return how often each message is stored at most, or at least, if these tasks have begun, or are done."""
+        """Return how often each message is stored at most, or at least, if these tasks have begun,
+        or are done.
+        """
         # By rows: another run may have other rows in its tasks, whose messages look the same.
         by_run: dict[tuple[int, int], Counter[Sent]] = {}
         for task, rows in tasks.items():
@@ -333,7 +346,9 @@ class History:
                 assert same, f"{task}: {place} has {there}, and not {contents}"
 
     def _check_refusal(self, error: Exception, rows: Sequence[Row]) -> None:
-        """A task to which nothing has happened fails only for a row that can never be stored, and names it."""
+        """A task to which nothing has happened fails only for a row that can never be stored, and
+        names it.
+        """
         assert isinstance(error, RowRefused), error
         assert "deadLetterSubject" not in self.plan.options, error
         subject = rows[error.number - 1].values["subject"]
@@ -389,7 +404,9 @@ def run(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     add = NotedStreams.add
 
     def add_with_shorter_window(self: NotedStreams, state: StreamSummary) -> None:
-        """No pause of this process lets a row come after the window, since the sink takes it for shorter."""
+        """No pause of this process lets a row come after the window, since the sink takes it for
+        shorter.
+        """
         add(self, state)
         if self.duplicate_window <= 60:
             self.duplicate_window = 0.25

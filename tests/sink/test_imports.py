@@ -28,7 +28,8 @@ BY_KEY = {
     "value": [*TEXTS[:4], None],
     "expected_revision": [0, None, None, None, -1],
 }
-#: Rows, the options to write them with, and how many are stored and become dead letters. Each kind has bad ones.
+#: Rows, the options to write them with, and how many are stored and become dead letters. Each kind
+#: has bad ones.
 CASES: dict[str, tuple[pa.RecordBatch, dict[str, str], tuple[int, int]]] = {
     "plain": (batch(data=["same"] * 6, subject=["s.1"] * 6), {"delivery": "at-least-once"}, (6, 0)),
     "full": (

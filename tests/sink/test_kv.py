@@ -1,4 +1,6 @@
-"""Rows for a Key-Value bucket: what another client then reads, and that the last row of a key wins whatever fails."""
+"""Rows for a Key-Value bucket: what another client then reads, and that the last row of a key wins
+whatever fails.
+"""
 
 from __future__ import annotations
 
@@ -233,8 +235,8 @@ def test_a_wrong_revision_fails_with_key_and_revision(
     with pytest.raises(RowRefused) as raised:
         sink.write([rows], WriteTask("q", 2, 0))
     assert str(raised.value) == (
-        f"row 2 of partition 0 cannot be stored under key 'a.b' of bucket {name_of(bucket)}: wrong last sequence: 2 "
-        f"(error 10071): column {said}; 1 row of the task is stored"
+        f"row 2 of partition 0 cannot be stored under key 'a.b' of bucket {name_of(bucket)}: wrong "
+        f"last sequence: 2 (error 10071): column {said}; 1 row of the task is stored"
     )
     assert (raised.value.number, raised.value.subject) == (2, f"$KV.{name_of(bucket)}.a.b")
     assert table(bucket) == {"a.b": b"2", "new": b"x"}
@@ -306,7 +308,9 @@ def test_creating_takes_the_place_of_an_expired_key(stream: MakeStream) -> None:
 
 
 def test_creating_a_key_whose_value_is_nowhere_ends(stream: MakeStream) -> None:
-    """The server says that the key has a value, and its subject has none: the stream stores under another one."""
+    """The server says that the key has a value, and its subject has none: the stream stores under
+    another one.
+    """
     bucket = make_bucket(
         stream,
         "moved",
@@ -331,7 +335,10 @@ def test_a_deletion_cannot_expire_where_an_older_value_would_come_back(stream: M
     )
     for bucket in (kept, last):
         sink_of(bucket).write([put])
-    said = r"under key 'a' of bucket .*: operation DELETE can have no ttl in a bucket that keeps older revisions"
+    said = (
+        r"under key 'a' of bucket .*: operation DELETE can have no ttl in a bucket that keeps "
+        r"older revisions"
+    )
     with pytest.raises(RowRefused, match=said):
         sink_of(kept).write([rows], WriteTask("q", 2, 0))
     assert table(kept) == {"a": b"1", "b": b"1", "c": b"1"}
@@ -348,7 +355,10 @@ def test_a_deletion_cannot_expire_where_an_older_value_would_come_back(stream: M
 def test_values_that_the_bucket_refuses_are_named_by_their_keys(stream: MakeStream) -> None:
     bucket = make_bucket(stream, max_msg_size=100)
     sink = sink_of(bucket, delivery="at-least-once")
-    said = rf"row 2 of partition 0 cannot be stored under key 'large' .*max_msg_size of stream {bucket.name}\)"
+    said = (
+        r"row 2 of partition 0 cannot be stored under key 'large' .*max_msg_size of stream "
+        rf"{bucket.name}\)"
+    )
     with pytest.raises(RowRefused, match=said):
         sink.write([puts(("small", b"x" * 100), ("large", b"x" * 101))])
     with pytest.raises(
@@ -384,7 +394,8 @@ def test_a_bucket_that_takes_nothing(stream: MakeStream) -> None:
     )
     cases = {
         sealed: "is sealed and takes no more values",
-        other: r"stream KV_other is no Key-Value bucket: it does not capture \$KV\.other\.> \(its subjects: kv_",
+        other: r"stream KV_other is no Key-Value bucket: it does not capture \$KV\.other\.> \(its "
+        r"subjects: kv_",
         mirror: f"plainmirror is a mirror of stream {plain.name}, which is no Key-Value bucket",
         third: f"{name_of(third)} is a mirror of {name_of(second)}, which is a mirror as well",
     }
@@ -423,7 +434,9 @@ def numbered(first: int, count: int, keys: int) -> pa.RecordBatch:
 
 
 def assert_in_order(bucket: Stream, count: int, keys: int, once: bool) -> None:
-    """Each key has all its numbers in their order; more than once only where nothing promises otherwise."""
+    """Each key has all its numbers in their order; more than once only where nothing promises
+    otherwise.
+    """
     found = values(bucket)
     for key in range(keys):
         mine = found[f"k{key}"]
@@ -461,7 +474,9 @@ def test_order_when_answers_are_missing(
 
 
 def test_order_when_rows_are_not_stored_at_first(proxy: WireProxy, bucket: Stream) -> None:
-    """What is refused for the time being is sent again, after the rows that nothing stood in the way of."""
+    """What is refused for the time being is sent again, after the rows that nothing stood in the
+    way of.
+    """
     full = proxy.awaiting(b"maximum bytes exceeded")
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -539,7 +554,9 @@ def test_a_key_that_is_created_over_a_marker_is_waited_for(
 def test_a_key_that_another_client_creates_first(
     bucket: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes between the sink's look at the key's marker and the row that should take the marker's place."""
+    """It comes between the sink's look at the key's marker and the row that should take the
+    marker's place.
+    """
     subject = f"$KV.{name_of(bucket)}.a"
     bucket.send(Message(subject, b"", [("KV-Operation", "DEL")]))
 
@@ -632,7 +649,9 @@ def test_an_id_keeps_a_late_copy_of_an_earlier_attempt_out(
 
 
 def test_a_later_row_is_known_while_an_earlier_one_is_forgotten(bucket: Stream) -> None:
-    """The window of message ids ends between two rows of a key: as the server sees it, only the first is new."""
+    """The window of message ids ends between two rows of a key: as the server sees it, only the
+    first is new.
+    """
     sink = sink_of(bucket)
     first, second = ("a", b"a 1"), ("a", b"a 2")
     sink.write([puts(second, ("b", b"b 1"))])
@@ -720,7 +739,10 @@ def test_a_bucket_of_another_account(nats_server_factory: Callable[..., NatsServ
         assert Sink(server.url, bucket="b", **options).write([rows]).streams == {"KV_b": (1, 2)}
         # Not imported: its keys go to the other account's API, which says nothing to them.
         sink = Sink(server.url, bucket="c", **options, ackTimeout="200ms", maxRetries=1)
-        said = r"stream KV_c answers requests and stores nothing .*, or what is published does not reach it; 0 rows"
+        said = (
+            r"stream KV_c answers requests and stores nothing .*, or what is published does not "
+            r"reach it; 0 rows"
+        )
         with pytest.raises(RowRefused, match=said):
             sink.write([puts(("a", b"1"))])
     close_all()

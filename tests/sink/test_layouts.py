@@ -1,4 +1,6 @@
-"""A batch that comes again in other partitions: whatever the layout, each row is stored, and none twice."""
+"""A batch that comes again in other partitions: whatever the layout, each row is stored, and none
+twice.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,8 @@ class TestExactlyOnce:
         job = Job(Sink.exactly(s.url), "1", layout("aab", "abb", "aaa"))
         reports = [job.write(0)]
         if later:
-            # What the stream has forgotten it stores again, with the same id: that is the row of another task.
+            # What the stream has forgotten it stores again, with the same id: that is the row of
+            # another task.
             forget(admin, "S", "s")
         reports += [job.write(1), job.write(2)]
         before = len(payloads(s))
@@ -216,7 +219,9 @@ class TestExactlyOnce:
     def test_rows_of_a_killed_run_that_arrive_late_are_not_stored_twice(
         self, admin: Publisher, s: Stream
     ) -> None:
-        """They come after the second run has looked, and before it sends what the stream has forgotten by then."""
+        """They come after the second run has looked, and before it sends what the stream has
+        forgotten by then.
+        """
         sink = Sink.exactly(s.url)
         Job(sink, "1", layout("ab", "cd")).write(0)
         late = seen(s)[1]
@@ -311,7 +316,9 @@ class TestExactlyOnce:
                 job.finish()
 
     def test_equal_schedules_and_guarded_rows_count_once(self, make: MakeStream) -> None:
-        """The second schedule replaces an equal one, and the second row expects what the first has changed."""
+        """The second schedule replaces an equal one, and the second row expects what the first has
+        changed.
+        """
         s = make("P", allow_msg_schedules=True, allow_msg_ttl=True, duplicate_window=120 * SECOND)
         sink = Sink.exactly(s.url, stream="P")
         later = {"schedule": "@at 2199-01-01T00:00:00Z", "schedule_target": "p.due"}
@@ -402,7 +409,9 @@ class TestExactlyOnce:
         assert payloads(s) == "cde"
 
     def test_rows_that_are_added_to_a_batch_are_stored(self, admin: Publisher, s: Stream) -> None:
-        """A batch that is planned anew, because the checkpoint has lost its end, has rows up to the present end."""
+        """A batch that is planned anew, because the checkpoint has lost its end, has rows up to the
+        present end.
+        """
         sink = Sink.exactly(s.url)
         Job(sink, "1", layout("abc", "def")).write(0)
         forget(admin, "S", "s")
@@ -478,7 +487,10 @@ class TestExactlyOnce:
         job = Job(Sink.exactly(s.url), "1", layout("ab", "ab"))
         reports = job.tasks()
         s.remove(1)
-        said = "equal rows in stream S, and it has removed 1 of them before the driver could store their copies; keep"
+        said = (
+            "equal rows in stream S, and it has removed 1 of them before the driver could store "
+            "their copies; keep"
+        )
         with pytest.raises(DeliveryError, match=said):
             job.commit(reports)
 
@@ -498,7 +510,9 @@ class TestExactlyOnce:
     def test_a_task_that_ended_runs_again_where_the_stream_has_other_subjects(
         self, make: MakeStream
     ) -> None:
-        """The ledger keeps claims, but not the subjects of known rows in a stream with a subject transform."""
+        """The ledger keeps claims, but not the subjects of known rows in a stream with a subject
+        transform.
+        """
         s = make(duplicate_window=120 * SECOND, subject_transform={"src": "s.>", "dest": "moved.>"})
         job = Job(Sink.exactly(s.url), "1", layout("ab", "bc"))
         job.write(0)

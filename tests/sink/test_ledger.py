@@ -1,4 +1,6 @@
-"""Exactly once: what the ledger notes, what the next attempt makes of it, and what an attempt may not do any more."""
+"""Exactly once: what the ledger notes, what the next attempt makes of it, and what an attempt may
+not do any more.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,10 @@ class TestEntry:
     def test_is_renewed_while_its_task_goes_on(
         self, admin: Publisher, s: Stream, sink: Sink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Or another attempt, and the task itself, would find none after a day. So is that of its batch."""
+        """Or another attempt, and the task itself, would find none after a day.
+
+        So is that of its batch.
+        """
         passed, written = 0.0, list[tuple[int, int]]()
         change_times(monkeypatch, clock=lambda: time.monotonic() + passed)
 
@@ -178,7 +183,8 @@ class TestEntry:
         ("content", "said"),
         [
             (b"{", "cannot be read"),
-            # An attempt that waits for the end of such a lease never asks whether it still owns the task.
+            # An attempt that waits for the end of such a lease never asks whether it still owns the
+            # task.
             (
                 b'{"version": 2, "batch": 1, "run": "", "attempt": "a", "lease": NaN}',
                 "cannot be read",
@@ -279,7 +285,9 @@ class TestTakingOver:
         assert entry(admin)["streams"]["S"]["next"] == 6
 
     def test_knows_ids_that_are_not_utf8(self, admin: Publisher, s: Stream) -> None:
-        """A server takes them as they are, and Spark has them in a column of text (a cast from binary)."""
+        """A server takes them as they are, and Spark has them in a column of text (a cast from
+        binary).
+        """
         ids = [b"gr\xfcn-%d" % number for number in range(20)]
         given = batch(
             data=[b"x"] * 20,
@@ -394,7 +402,9 @@ class TestTakingOver:
     def test_finds_what_the_other_had_under_way(
         self, admin: Publisher, s: Stream, sink: Sink
     ) -> None:
-        """Rows of the first attempt that are stored after the second has looked are found by looking again."""
+        """Rows of the first attempt that are stored after the second has looked are found by
+        looking again.
+        """
         die(sink, s, rows("s.a", 0, 10))
         late = seen_in(admin, "S")[9]
         # As if the last row had stayed in some buffer, and the stream had never seen it.
@@ -414,7 +424,9 @@ class TestTakingOver:
     def test_finds_what_the_other_had_under_way_when_its_own_rows_are_long_in_coming(
         self, admin: Publisher, s: Stream, sink: Sink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It has not looked again by the time at which the streams may have forgotten the ids of late rows."""
+        """It has not looked again by the time at which the streams may have forgotten the ids of
+        late rows.
+        """
         passed = 0.0
         change_times(monkeypatch, clock=lambda: time.monotonic() + passed)
         die(sink, s, rows("s.a", 0, 10))
@@ -470,7 +482,9 @@ class TestTakingOver:
 
 
 class TestOtherRows:
-    """A batch that comes again with other rows: none is lost in silence, and none that could be there is stored."""
+    """A batch that comes again with other rows: none is lost in silence, and none that could be
+    there is stored.
+    """
 
     COLUMNS: ClassVar[dict[str, list[Any]]] = {
         "data": [b"0", b"1", b"1", b"3", b"4"],
@@ -544,7 +558,9 @@ class TestOtherRows:
     def test_of_a_batch_that_an_older_format_has_begun(
         self, admin: Publisher, key: str, s: Stream, sink: Sink
     ) -> None:
-        """The message ids of that release had the partition in them, so nobody can look its rows up."""
+        """The message ids of that release had the partition in them, so nobody can look its rows
+        up.
+        """
         admin.publish(
             [
                 Message(
@@ -593,7 +609,10 @@ class TestOtherRows:
         die(sink, s, rows("s.a", 0, 10))
         forget(admin, s.name, s.subject)
         reports = [sink.write([rows("s.a", 4, 11)])]
-        said = "batch 1 of q was written before .*4 rows are stored that are not among the 11 of this run"
+        said = (
+            "batch 1 of q was written before .*4 rows are stored that are not among the 11 of this "
+            "run"
+        )
         with pytest.raises(DeliveryError, match=said):
             sink.commit(reports)
         # It is too late to store nothing, but not to say so each time, and once is enough.
@@ -609,7 +628,9 @@ class TestOtherRows:
     def test_of_a_task_that_had_rows_under_way(
         self, admin: Publisher, s: Stream, sink: Sink
     ) -> None:
-        """Rows that come after the second attempt has looked count as well, and its own are not taken for them."""
+        """Rows that come after the second attempt has looked count as well, and its own are not
+        taken for them.
+        """
         die(sink, s, rows("s.a", 0, 10))
         late = seen_in(admin, "S")[8:]
         s.remove(9, 10)
@@ -664,7 +685,8 @@ class TestOtherRows:
             found["report"]["tasks"],
             found["report"]["rows"],
         ) == (7, True, 2, 20)
-        # Another run may have the rows in other partitions, and nothing is looked for: the driver compares the sums.
+        # Another run may have the rows in other partitions, and nothing is looked for: the driver
+        # compares the sums.
         forget(admin, s.name, s.subject)
         s.remove(1)
         for run, (count, said) in enumerate(
@@ -766,7 +788,9 @@ class TestFence:
     def test_a_ledger_that_is_too_slow(
         self, server: NatsServer, monkeypatch: pytest.MonkeyPatch, s: Stream
     ) -> None:
-        """Without knowing that it owns the task an attempt sends nothing, and it does not ask for ever."""
+        """Without knowing that it owns the task an attempt sends nothing, and it does not ask for
+        ever.
+        """
         change_times(monkeypatch, lease=1e-9)
         with pytest.raises(
             OutageError, match=f"bucket {BUCKET} gave no current answer within 5e-10 s, for 0.5 s"
@@ -776,10 +800,12 @@ class TestFence:
 
 
 class Election:
-    """A connection, and what a cluster may answer in place of its server while the ledger's leader changes.
+    """A connection, and what a cluster may answer in place of its server while the ledger's leader
+    changes.
 
-    ``refused`` is how many writes after the first are refused, because an earlier try of them is not stored yet.
-    ``outdated`` is how many questions are answered with the entry as it was before the last write.
+    ``refused`` is how many writes after the first are refused, because an earlier try of them is
+    not stored yet. ``outdated`` is how many questions are answered with the entry as it was before
+    the last write.
     """
 
     def __init__(self, connection: Connection, refused: int = 0, outdated: int = 0) -> None:
@@ -816,7 +842,9 @@ class TestElection:
     def attempt(
         self, server: NatsServer, election: Election, batches: Iterable[pa.RecordBatch]
     ) -> TaskReport:
-        """What a task reports whose ledger answers so; the batch before it was written without trouble."""
+        """What a task reports whose ledger answers so; the batch before it was written without
+        trouble.
+        """
         sink = Sink.exactly(server.url)
         sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
         sink.connect = lambda patience: cast(Connection, election)  # type: ignore[method-assign]
@@ -962,7 +990,10 @@ class TestStart:
     def test_is_remembered_from_one_write_of_foreach_batch_to_the_next(
         self, s: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each has a `writeId` of its own. In an outage the next one waits as a micro-batch does."""
+        """Each has a `writeId` of its own.
+
+        In an outage the next one waits as a micro-batch does.
+        """
         asked: list[float] = []
 
         def check(write_id: str) -> None:
@@ -1013,7 +1044,9 @@ class TestStart:
         assert asked == [77.0 if streaming else 7.0]
 
     def test_waits_for_a_domain_whose_link_is_gone(self) -> None:
-        """A micro-batch may begin in an outage; nobody answers then, as if there were no such domain."""
+        """A micro-batch may begin in an outage; nobody answers then, as if there were no such
+        domain.
+        """
         with Linked() as linked, WireProxy(linked.leaf.url) as proxy:
             create(linked.hub.url, "FAR")
             sink = Sink(
@@ -1048,7 +1081,8 @@ class TestStart:
         for message_id in ("q.3.0.a", "q.4.0.b", "other.4.0.c", "q.5.0.d"):
             s.send(Message(f"{s.subject}.a", b"", [("Nats-Msg-Id", message_id)]))
             wait_until(lambda: s.last_age() > SECOND // 5, "the message is old")
-        # A longer window, the first batch of all, another writer in between, and a stream that is gone say nothing.
+        # A longer window, the first batch of all, another writer in between, and a stream that is
+        # gone say nothing.
         s.update(duplicate_window=60 * SECOND)
         check_interval(sink.connect, sink.options, "q", 4, {"S": (2, 2)})
         s.update()

@@ -1,18 +1,18 @@
 """The tests of Spark's Kafka sink (connector/kafka-0-10-sql, branch master), done with this one.
 
-A topic is a stream here, and a subject within it. A test has the name of its counterpart, shortened. The table has the
-counterparts with another name. docs/migrating.md has the differences for users.
+A topic is a stream here, and a subject within it. A test has the name of its counterpart,
+shortened. The table has the counterparts with another name. docs/migrating.md has the differences
+for users.
 
-KafkaSinkStreamingSuite, KafkaSinkMicroBatchStreamingSuite
-  write to kafka with topic field, w/o it     test_topic_field_and_topic_option
-  write data with valid schema, wrong types   test_write_data_with_bad_schema
-  write to non-existing topic                 sink/test_failures.py test_known_before_any_task_starts
-  sink progress is produced           sink/test_spark.py test_a_stream_says_what_it_has_stored_and_stores_nothing_twice
-KafkaSinkBatchSuite
-  partition column and partitioner            test_write_data_with_bad_schema: a stream has no partitions
-  null topic field value                      sink/test_failures.py test_a_row_that_cannot_be_stored_is_named
-  enforce analyzed plans                      test_write_to_kafka
-KafkaWriterCustomMetricsSuite                 sink/test_outcomes.py test_reports_of_tasks_add_up
+KafkaSinkStreamingSuite, KafkaSinkMicroBatchStreamingSuite write to kafka with topic field, w/o it
+test_topic_field_and_topic_option write data with valid schema, wrong types
+test_write_data_with_bad_schema write to non-existing topic                 sink/test_failures.py
+test_known_before_any_task_starts sink progress is produced           sink/test_spark.py
+test_a_stream_says_what_it_has_stored_and_stores_nothing_twice KafkaSinkBatchSuite partition column
+and partitioner            test_write_data_with_bad_schema: a stream has no partitions null topic
+field value                      sink/test_failures.py test_a_row_that_cannot_be_stored_is_named
+enforce analyzed plans                      test_write_to_kafka KafkaWriterCustomMetricsSuite
+sink/test_outcomes.py test_reports_of_tasks_add_up
 
 Without a counterpart: continuous processing, pools of producers, delegation tokens.
 """
@@ -106,7 +106,9 @@ def test_write_big_data_with_small_producer_buffer(stream: MakeStream, mode: str
 
 
 def test_write_to_kafka(spark: SparkSession, stream: MakeStream) -> None:
-    """Rows with headers; names of options and of the format in any case; and a plan that Spark has to analyze."""
+    """Rows with headers; names of options and of the format in any case; and a plan that Spark has
+    to analyze.
+    """
     s = stream()
     headers = [
         {"a": ["b"]},
@@ -139,7 +141,8 @@ def test_unsupported_save_modes(spark: SparkSession, stream: MakeStream) -> None
         write(frame, s, mode="overwrite")
     assert refusal(caught.value) == (
         "OptionError",
-        'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the stream '
+        'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and '
+        "purge the stream "
         "first if you do not want its messages",
     )
     with pytest.raises(
@@ -197,7 +200,9 @@ def test_aggregation_write_to_kafka(
 def test_update_mode_by_foreach_batch(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
 ) -> None:
-    """What Spark does not let a Python sink do itself; with a `writeId` of query and batch nothing is stored twice."""
+    """What Spark does not let a Python sink do itself; with a `writeId` of query and batch nothing
+    is stored twice.
+    """
     source, target = stream(), stream()
     source.fill_in_turn(6, ["a", "b", "c"])
     counts = (

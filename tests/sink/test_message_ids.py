@@ -55,7 +55,8 @@ def test_an_id_names_the_write_and_what_the_row_holds() -> None:
     assert len(first) == len(PREFIX) + 24
     assert len({first, second}) == 2
     assert (again, third) == (first + b".1", first + b".2")
-    # Ids that are stored already have to be known again by later releases: blake2b of "a \r\nx", 12 bytes.
+    # Ids that are stored already have to be known again by later releases: blake2b of "a \r\nx", 12
+    # bytes.
     assert first == b"query.7.0.d23d1b1e46f07cc23f565977"
     assert ids_of([[row(b"x")]], MessageIds(WriteTask("query", 8, 0))) == [
         first.replace(b".7.", b".8.")
@@ -204,7 +205,8 @@ DIFFERENT: list[Row] = [
 
 def test_bytes_that_move_between_subject_headers_and_payload_make_another_row() -> None:
     ids = ids_of([DIFFERENT])
-    # What the columns ttl and expected_last_subject_sequence ask of the server is part of the headers.
+    # What the columns ttl and expected_last_subject_sequence ask of the server is part of the
+    # headers.
     asked: list[dict[str, list[Any]]] = [
         {"ttl": ["5s"]},
         {"ttl": ["6s"]},

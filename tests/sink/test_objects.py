@@ -1,7 +1,8 @@
-"""Objects written from rows: what nats-py reads is what was written, and nothing else lies in the bucket.
+"""Objects written from rows: what nats-py reads is what was written, and nothing else lies in the
+bucket.
 
-After each test of a failure the bucket is looked at as a whole: meta messages, the chunks that they speak of, and
-nothing beside them.
+After each test of a failure the bucket is looked at as a whole: meta messages, the chunks that they
+speak of, and nothing beside them.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ class Bucket(Stream):
 
 @pytest.fixture
 def make(nats_server: NatsServer, publisher: Publisher) -> Iterator[Make]:
-    """A function that makes a bucket in memory, on the shared server unless told; gone after the test."""
+    """A function that makes a bucket in memory, on the shared server unless told; gone after the
+    test.
+    """
     made: list[Bucket] = []
 
     def make(name: str = "", url: str = "", **config: Any) -> Bucket:
@@ -283,7 +286,9 @@ class TestReaders:
         bucket.check()
 
     def test_takes_the_place_of_what_has_expired(self, make: Make) -> None:
-        """The note of a killed writer, and an object: a server with limit markers leaves an empty message of each."""
+        """The note of a killed writer, and an object: a server with limit markers leaves an empty
+        message of each.
+        """
         second = 1_000_000_000
         made = make(max_age=second, allow_msg_ttl=True, subject_delete_marker_ttl=3600 * second)
         note = Message(note_subject(made.bucket, "a"), note_body(["killed"]))
@@ -351,7 +356,8 @@ class TestRefusals:
         bucket.update(max_bytes=6 * CHUNK)
         with pytest.raises(
             RowRefused,
-            match=r"maximum bytes exceeded \(error 10077\): the bucket is full: raise its max_bytes, or remove "
+            match=r"maximum bytes exceeded \(error 10077\): the bucket is full: raise its "
+            r"max_bytes, or remove "
             r"objects, also after 2 retries \(option maxRetries\); 1 object of the task is stored",
         ) as raised:
             bucket.write(("b", b"x"), ("a", content("a", 2, 4 * CHUNK)), maxRetries=2)
@@ -380,7 +386,10 @@ class TestRefusals:
         "limits", [{"max_msgs_per_subject": 2}, {"max_bytes": 4 * CHUNK, "discard": "old"}]
     )
     def test_a_stream_that_removes_chunks(self, make: Make, limits: dict[str, Any]) -> None:
-        """It acknowledges all of them. What was there before is not replaced by a part of an object."""
+        """It acknowledges all of them.
+
+        What was there before is not replaced by a part of an object.
+        """
         made = make(**limits)
         made.write(("a", content("a", 1, CHUNK)))
         with pytest.raises(
@@ -422,7 +431,8 @@ class TestRefusals:
             }
         }
         users = "\n".join(
-            f'{{ user: {user}, password: "{PASSWORD}", permissions: {{ publish: {json.dumps(publish)}, '
+            f'{{ user: {user}, password: "{PASSWORD}", permissions: {{ publish: '
+            f"{json.dumps(publish)}, "
             'subscribe: ["_INBOX.>"] } }'
             for user, publish in {**allowed, **blind}.items()
         )
@@ -446,7 +456,9 @@ class TestRefusals:
         made.check()
 
     def test_no_bucket_that_is_another_stream(self, make: Make, stream: MakeStream) -> None:
-        """Another stream has the subjects of the bucket: it must not take what is meant for the bucket."""
+        """Another stream has the subjects of the bucket: it must not take what is meant for the
+        bucket.
+        """
         made = make(subjects=["$O.nothing.>"])
         other = stream(subjects=[f"$O.{made.bucket}.>"], storage="memory")
         with pytest.raises(
@@ -469,7 +481,10 @@ def standing_still(
     cut: bool = True,
     **given: Any,
 ) -> Iterator[None]:
-    """While this lasts a write has lost an answer, after those that pass. Then it goes on, and stores everything."""
+    """While this lasts a write has lost an answer, after those that pass.
+
+    Then it goes on, and stores everything.
+    """
     acks = Acks(proxy, passing)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(
@@ -530,7 +545,9 @@ class TestWire:
             made.reconnect()
 
     def test_a_stream_that_has_lost_its_chunks(self, bucket: Bucket, proxy: WireProxy) -> None:
-        """A server that comes back without what it had not written to its disk; the meta message must not be alone."""
+        """A server that comes back without what it had not written to its disk; the meta message
+        must not be alone.
+        """
         # The note's and five chunks' answers pass.
         with standing_still(bucket, proxy, 6, ("a", content("a", 1, 5 * CHUNK))):
             bucket.purge()
@@ -538,7 +555,9 @@ class TestWire:
     def test_a_refusal_of_what_may_be_stored_already(
         self, bucket: Bucket, proxy: WireProxy
     ) -> None:
-        """The meta message has no answer, and is not seen; sent again it is refused for a reason of another kind."""
+        """The meta message has no answer, and is not seen; sent again it is refused for a reason of
+        another kind.
+        """
         hidden, refused = threading.Event(), threading.Event()
         left = 7  # the note's, five chunks', its own
 
@@ -602,7 +621,8 @@ class TestWire:
             proxy.cut()
             with pytest.raises(
                 OutageError,
-                match=r"^row 2 of partition 0, object 'a' of bucket B\d+ cannot be stored: .*not made again within 1 s"
+                match=r"^row 2 of partition 0, object 'a' of bucket B\d+ cannot be stored: .*not "
+                r"made again within 1 s"
                 r".*; 1 object of the task is stored$",
             ):
                 writing.result(60)
@@ -619,7 +639,8 @@ class TestWire:
         Acks(proxy, 1)
         with pytest.raises(
             RowRefused,
-            match=r"no acknowledgement within 0.3 s \(option ackTimeout\), also after 1 retries \(option maxRetries\): "
+            match=r"no acknowledgement within 0.3 s \(option ackTimeout\), also after 1 retries "
+            r"\(option maxRetries\): "
             r"stream OBJ_\w+ ",
         ):
             bucket.write(
@@ -675,7 +696,9 @@ class TestTogether:
     def test_another_stores_the_object_meanwhile(
         self, bucket: Bucket, proxy: WireProxy, client: str
     ) -> None:
-        """The attempt has all its chunks then, and the other one may take them away; then it begins anew."""
+        """The attempt has all its chunks then, and the other one may take them away; then it begins
+        anew.
+        """
         bucket.write(("a", content("a", 1, 3 * CHUNK)))
         # The note's answer and those of four of five chunks pass.
         with standing_still(bucket, proxy, 5, ("a", content("a", 2, 5 * CHUNK))):
@@ -705,7 +728,8 @@ class TestKills:
 
             bucket.nats(put)
         moments = json.loads(run_apart(options=bucket.options, names="n", size=size))
-        # The note, three chunks and the meta message. What is asked: the object, limits, removal of note and chunks.
+        # The note, three chunks and the meta message. What is asked: the object, limits, removal of
+        # note and chunks.
         sends = [
             f"{when} publish {number}"
             for number in range(1, 6)
@@ -756,7 +780,8 @@ def test_a_bucket_behind_a_leaf_node(make: Make) -> None:
         report = made.write(("a", b"old"), ("a", data), servers=linked.leaf.url, domain="hub")
         assert (report.stored, made.contents()["a"]) == (2, data)
         made.check()
-        # Where both have such a bucket both store what is published; only the answers of the right one count.
+        # Where both have such a bucket both store what is published; only the answers of the right
+        # one count.
         twin = make("twin", linked.hub.url)
         make("twin", linked.leaf.url)
         twin.write(("x", b"1"), ("y", b"2"))
@@ -808,5 +833,8 @@ def test_micro_batches(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None
     meta = bucket.meta("o1")
     assert (meta["bucket"], meta["headers"]) == (bucket.bucket, {"Row": ["29"]})
     bucket.check()
-    report = rf"batch 2 of query \w+: 10 of 10 rows stored, 20 bytes of content, {bucket.name} \d+ to \d+; 1 task, "
+    report = (
+        rf"batch 2 of query \w+: 10 of 10 rows stored, 20 bytes of content, {bucket.name} \d+ to "
+        r"\d+; 1 task, "
+    )
     assert re.search(report, caplog.text)

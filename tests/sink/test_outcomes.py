@@ -344,7 +344,8 @@ def test_reports_of_tasks_add_up() -> None:
         whole = BatchReport(reports)
         assert whole.streams == {"S": (2, 900), "T": (1, 3)}
         assert str(whole) == (
-            "1,490 of 1,500 rows stored, 5 were stored already, 10 dead letters, S 2 to 900, T 1 to 3; 3 tasks, 2.2 s"
+            "1,490 of 1,500 rows stored, 5 were stored already, 10 dead letters, S 2 to 900, T 1 "
+            "to 3; 3 tasks, 2.2 s"
         )
 
 

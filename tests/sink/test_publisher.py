@@ -1,4 +1,6 @@
-"""Tasks of the sink over a wire that breaks: every row stored, none counted that is not, none twice that has an id."""
+"""Tasks of the sink over a wire that breaks: every row stored, none counted that is not, none twice
+that has an id.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def passed_on(publisher: Publisher, subject: str) -> bool:
 
 
 class Window:
-    """How much is under way at most: what the proxy has from the client, less the answers it has passed on."""
+    """How much is under way at most: what the proxy has from the client, less the answers it has
+    passed on.
+    """
 
     def __init__(self, proxy: WireProxy, subject: str) -> None:
         self.proxy = proxy
@@ -204,7 +208,10 @@ class TestCut:
         assert_stored(target.url, target.name, 2000, once=delivery in IDS)
 
     def test_each_time_something_is_sent(self, proxy: WireProxy, target: Stream) -> None:
-        """The connection comes back each time; what is sent brings it down. That does not go on for ever."""
+        """The connection comes back each time; what is sent brings it down.
+
+        That does not go on for ever.
+        """
         ended = threading.Event()
 
         def cutting() -> None:
@@ -332,7 +339,9 @@ class TestNobodyListens:
     def test_dead_letters_where_another_subscriber_listens(
         self, nats_server: NatsServer, target: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The server then does not say that no stream has the subject: such rows get no answer at all."""
+        """The server then does not say that no stream has the subject: such rows get no answer at
+        all.
+        """
         send_due = publisher_module.Publisher._send_due
 
         def pass_by(self: publisher_module.Publisher) -> None:
@@ -386,7 +395,8 @@ class TestNobodyListens:
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows("again.a", 0, 500)
-            # These go on until all of the others are refused for good: a row that waits for its second try is stored.
+            # These go on until all of the others are refused for good: a row that waits for its
+            # second try is stored.
             while dead_letters() < 500:
                 yield rows(f"{target.subject}.a", next(others), 1)
             assert 0 < proxy.client_bytes.count(b"STREAM.NAMES") < 100
@@ -423,7 +433,9 @@ class TestNobodyListens:
         assert numbers(target.url, target.name) == [0]
 
     def test_the_link_to_another_domain_is_gone(self) -> None:
-        """Then the server of a leaf node knows no stream for the subjects of rows that it passed on just before."""
+        """Then the server of a leaf node knows no stream for the subjects of rows that it passed on
+        just before.
+        """
         with Linked() as linked:
             linked.wait()
             with Publisher(linked.hub.url) as hub, WireProxy(linked.leaf.url) as proxy:
@@ -457,7 +469,9 @@ class TestNobodyListens:
 
     @pytest.mark.parametrize("named", [True, False], ids=["option stream", "acknowledged rows"])
     def test_the_stream_of_mapped_subjects_is_away(self, named: bool) -> None:
-        """The server then knows no stream for the subjects: that a mapping brings their rows to one it does not say."""
+        """The server then knows no stream for the subjects: that a mapping brings their rows to one
+        it does not say.
+        """
         with NatsCluster(config=MAPPED) as cluster, Publisher(cluster.servers[0].url) as admin:
             Stream(cluster.url, "S", admin)
             home = cluster.leader_of("S")
@@ -667,7 +681,9 @@ class TestSharedReply:
     def test_one_refused_row_among_others_that_expect_a_sequence(
         self, target: Stream, delivery: str
     ) -> None:
-        """The server refuses the copies of those that are stored, which are no rows of an earlier attempt."""
+        """The server refuses the copies of those that are stored, which are no rows of an earlier
+        attempt.
+        """
         sink = Sink(
             target.url, delivery=delivery, deadLetterSubject=f"{target.subject}.dead", **self.FEW
         )
@@ -680,7 +696,9 @@ class TestSharedReply:
         assert target.state()["messages"] == 2000
 
     def test_refusals_of_rows_that_nobody_can_read_again(self, stream: MakeStream) -> None:
-        """Without ids, and without the permission to look, rows may be stored twice; none is missing."""
+        """Without ids, and without the permission to look, rows may be stored twice; none is
+        missing.
+        """
         permissions = '{publish: {deny: ["$JS.API.STREAM.MSG.GET.>"]}}'
         config = (
             f"authorization {{ users: [{{user: w, password: w, permissions: {permissions}}}] }}"
@@ -745,7 +763,9 @@ class TestSharedReply:
 
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     def test_refusals_that_pass(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
-        """The stream's queue is full for a moment: the rows are refused, and stored when they are sent again."""
+        """The stream's queue is full for a moment: the rows are refused, and stored when they are
+        sent again.
+        """
         left = [50]
 
         def refuse(frame: bytes) -> bytes:
@@ -788,7 +808,9 @@ class TestExpectedSequence:
         lost: str,
         request: pytest.FixtureRequest,
     ) -> None:
-        """The second try is refused for the first one's sake; each row of the chain follows the one before it."""
+        """The second try is refused for the first one's sake; each row of the chain follows the one
+        before it.
+        """
         if lost == "answers":
             request.getfixturevalue("never_late")
         chain = batch(
@@ -859,7 +881,9 @@ class TestExpectedSequence:
         assert target.state()["messages"] == 1
 
     def test_a_row_that_was_sent_once_is_not_looked_for(self, target: Stream) -> None:
-        """Another writer's message may be the same in every header; without an id only a second try is one's own."""
+        """Another writer's message may be the same in every header; without an id only a second try
+        is one's own.
+        """
         own = ("Nats-Expected-Last-Subject-Sequence", "0")
         target.send(Message(f"{target.subject}.a", payload(0), [own]))
         row = batch(
@@ -870,7 +894,9 @@ class TestExpectedSequence:
 
 
 class TestFullSubject:
-    """A stream may refuse what is new at a subject that has all it may have, which can be the row's own first copy."""
+    """A stream may refuse what is new at a subject that has all it may have, which can be the row's
+    own first copy.
+    """
 
     FULL: ClassVar[dict[str, Any]] = {
         "storage": "memory",
@@ -965,7 +991,9 @@ class TestDeadLetters:
     def test_an_attempt_that_comes_when_the_ids_are_forgotten(
         self, stream: MakeStream, option: str
     ) -> None:
-        """The stream of the dead letters refuses a second one; that it has the first one is seen there alone."""
+        """The stream of the dead letters refuses a second one; that it has the first one is seen
+        there alone.
+        """
         dead = stream(max_msgs_per_subject=1, duplicate_window=SECOND // 10, **TestFullSubject.FULL)
         if option == "stream":
             small = stream(storage="memory", max_msg_size=200)

@@ -1,4 +1,6 @@
-"""Schedules and roll-ups: which rows may be in flight together, and what is stored when a row removes others."""
+"""Schedules and roll-ups: which rows may be in flight together, and what is stored when a row
+removes others.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def rolled(rows: Triples) -> pa.RecordBatch:
 
 
 def delayed(rows: Triples) -> pa.RecordBatch:
-    """Rows of payload, last token of the schedule's subject, and time; the server publishes them at `s.due`."""
+    """Rows of payload, last token of the schedule's subject, and time; the server publishes them at
+    `s.due`.
+    """
     data, tokens, times = zip(*rows, strict=True)
     subjects = [f"s.wait.{token}" for token in tokens]
     texts = [text.encode() for text in data]
@@ -86,7 +90,9 @@ def held(s: Stream) -> list[tuple[str, bytes]]:
 
 
 def die(sink: Sink, *batches: pa.RecordBatch) -> None:
-    """An attempt that ends in the middle, when all of these batches are stored: it asks for no more before that."""
+    """An attempt that ends in the middle, when all of these batches are stored: it asks for no more
+    before that.
+    """
 
     def some() -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -176,7 +182,9 @@ def pairs(rows: Triples) -> list[tuple[str, bytes]]:
 def test_a_roll_up_leaves_exactly_what_follows(
     server: NatsServer, admin: Publisher, rows: Triples, left: Triples, delivery: str
 ) -> None:
-    """Also when the server has stored one of them without saying so: it is sent again, but before the rows after it."""
+    """Also when the server has stored one of them without saying so: it is sent again, but before
+    the rows after it.
+    """
     s = made(server, admin, duplicate_window=120 * SECOND)
     said = json.dumps(
         {"error": {"code": 503, "err_code": 10008, "description": "no leader"}, "seq": 0}
@@ -209,10 +217,11 @@ def test_a_roll_up_leaves_exactly_what_follows(
 def test_a_roll_up_whose_id_the_stream_has_forgotten(
     server: NatsServer, admin: Publisher, kind: str
 ) -> None:
-    """It is stored again, and removes rows whose ids the stream still has: these are sent once more.
+    """It is stored again, and removes rows whose ids the stream still has: these are sent once
+    more.
 
-    A further attempt finds what that one has stored.
-    A stream that has forgotten the id of the first row, and one that never had it, are the same to the sink.
+    A further attempt finds what that one has stored. A stream that has forgotten the id of the
+    first row, and one that never had it, are the same to the sink.
     """
     s = made(server, admin, duplicate_window=120 * SECOND)
     if kind == "schedules":
@@ -277,7 +286,8 @@ def test_a_repeated_row_goes_on_when_its_task_runs_again(
     beats = len(held(s))
     wait_until(lambda: len(held(s)) > beats, "another heartbeat")
     (schedule,) = [message for message in seen(s) if message.subject == "s.wait.1"]
-    # With exactly-once it is the first one: the others have put it there anew, which begins the second anew.
+    # With exactly-once it is the first one: the others have put it there anew, which begins the
+    # second anew.
     assert (schedule.sequence == 1) is (delivery == "exactly-once")
 
 
@@ -316,7 +326,9 @@ def test_a_row_that_was_published_is_published_again_outside_of_the_promise(
 def test_a_thousand_delayed_rows_are_published_once_each(
     server: NatsServer, admin: Publisher, delivery: str
 ) -> None:
-    """A task has ended in the middle: some of its rows are published, some wait, and some were never sent."""
+    """A task has ended in the middle: some of its rows are published, some wait, and some were
+    never sent.
+    """
     s = made(
         server, admin, duplicate_window=SECOND // 4 if delivery == "exactly-once" else 120 * SECOND
     )
@@ -353,7 +365,9 @@ def id_of(s: Stream, number: int) -> str:
 def test_a_row_that_is_published_while_the_ledger_looks_for_it(
     server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its schedule goes before it was read, and its message comes after the end that the ledger reads to."""
+    """Its schedule goes before it was read, and its message comes after the end that the ledger
+    reads to.
+    """
     s = made(server, admin)
     through = sink(server.url, "exactly-once", *SCHEDULES)
     die(through, numbered(0, 10, LATER))
@@ -377,7 +391,9 @@ def test_a_row_that_is_published_while_the_ledger_looks_for_it(
 
 
 def test_rows_that_are_published_in_an_outage(server: NatsServer, admin: Publisher) -> None:
-    """The task has no answer for them when the connection is back, and the stream has forgotten their ids."""
+    """The task has no answer for them when the connection is back, and the stream has forgotten
+    their ids.
+    """
     s = made(server, admin)
     with WireProxy(server.url) as proxy:
         through = sink(proxy.url, "exactly-once", *SCHEDULES, ackTimeout="30s")
@@ -409,7 +425,9 @@ def test_rows_that_are_published_in_an_outage(server: NatsServer, admin: Publish
 def test_a_stream_that_may_have_removed_a_published_row(
     server: NatsServer, admin: Publisher, limit: Mapping[str, int]
 ) -> None:
-    """Nobody can tell whether the server has published the first messages, or a limit has removed them."""
+    """Nobody can tell whether the server has published the first messages, or a limit has removed
+    them.
+    """
     s = made(server, admin, **limit)
     through = sink(server.url, "exactly-once", *SCHEDULES)
     die(through, numbered(0, 10))

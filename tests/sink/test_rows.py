@@ -1,4 +1,6 @@
-"""Columns to rows: which schemas there are, which rows can be published, and what their headers become."""
+"""Columns to rows: which schemas there are, which rows can be published, and what their headers
+become.
+"""
 
 from __future__ import annotations
 

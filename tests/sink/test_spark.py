@@ -224,8 +224,8 @@ def test_a_write_with_an_id_stores_nothing_twice(
         put(s, frame, writeId=f"load-{s.name}")
     assert s.state()["messages"] == 30
     assert (
-        f"write load-{s.name}: 30 of 30 rows stored, 30 were stored already, {s.name} 1 to 30; 1 task"
-        in caplog.text
+        f"write load-{s.name}: 30 of 30 rows stored, 30 were stored already, {s.name} 1 to 30; 1 "
+        "task" in caplog.text
     )
     put(s, frame, writeId=f"other-{s.name}")
     assert s.state()["messages"] == 60
@@ -241,7 +241,9 @@ def test_a_write_with_an_id_stores_nothing_twice(
 def test_sql_inserts_into_a_table_and_a_temporary_view(
     spark: SparkSession, stream: MakeStream
 ) -> None:
-    """As for reading, Spark hands on the options of the statement, not those that the table was made with."""
+    """As for reading, Spark hands on the options of the statement, not those that the table was
+    made with.
+    """
     s = stream()
     table = f"sink_{s.subject}"
     options = f"'servers' = '{s.url}', 'stream' = '{s.name}'"
@@ -250,7 +252,8 @@ def test_sql_inserts_into_a_table_and_a_temporary_view(
         insert = f"INSERT INTO {table} WITH ({options})"
         spark.sql(f"{insert} BY NAME SELECT '{s.subject}.a' AS subject, X'00FF' AS data")
         spark.sql(
-            f"{insert} SELECT 'any', '{s.subject}.b', 7L, now(), map('A', array('1', '2')), CAST('x' AS BINARY)"
+            f"{insert} SELECT 'any', '{s.subject}.b', 7L, now(), map('A', array('1', '2')), "
+            "CAST('x' AS BINARY)"
         )
         frame = spark.createDataFrame(
             [(f"{s.subject}.c", bytearray(b"y"))], "subject string, data binary"
@@ -258,15 +261,17 @@ def test_sql_inserts_into_a_table_and_a_temporary_view(
         frame.writeTo(table).options(servers=s.url, stream=s.name).append()
         with pytest.raises(AnalysisException, match='mode "overwrite" is not possible') as caught:
             spark.sql(
-                f"INSERT OVERWRITE {table} WITH ({options}) BY NAME SELECT '{s.subject}.a' AS subject, X'00' AS data"
+                f"INSERT OVERWRITE {table} WITH ({options}) BY NAME SELECT '{s.subject}.a' AS "
+                "subject, X'00' AS data"
             )
         assert refusal(caught.value)[0] == "OptionError"
         spark.sql(
-            f"CREATE TEMPORARY VIEW {table}_view USING jetstream OPTIONS (servers '{s.url}', stream '{s.name}')"
+            f"CREATE TEMPORARY VIEW {table}_view USING jetstream OPTIONS (servers '{s.url}', "
+            f"stream '{s.name}')"
         )
         spark.sql(
-            f"INSERT INTO {table}_view SELECT 'any', concat('{s.subject}.view.', subject), 1L, now(), headers, data "
-            f"FROM {table}_view WHERE sequence = 2"
+            f"INSERT INTO {table}_view SELECT 'any', concat('{s.subject}.view.', subject), 1L, "
+            f"now(), headers, data FROM {table}_view WHERE sequence = 2"
         )
     finally:
         spark.catalog.dropTempView(f"{table}_view")
@@ -326,7 +331,9 @@ def test_a_stream_says_what_it_has_stored_and_stores_nothing_twice(
 def test_an_older_checkpoint_loses_no_row_and_stores_none_twice(
     spark: SparkSession, stream: MakeStream, tmp_path: Path, way: str
 ) -> None:
-    """The last batch is planned anew and holds more rows, in other tasks: some of before, and one that is new."""
+    """The last batch is planned anew and holds more rows, in other tasks: some of before, and one
+    that is new.
+    """
     source, target = stream(), stream(duplicate_window=200_000_000)
     checkpoint, newer = tmp_path / "checkpoint", tmp_path / "newer"
     frame = streaming(spark, source.url, source.name, "data binary", maxMessagesPerPartition=5)

@@ -1,4 +1,6 @@
-"""A leader that cannot reach its replicas answers copies of a row while it has decided nothing about the first one."""
+"""A leader that cannot reach its replicas answers copies of a row while it has decided nothing
+about the first one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SAME_ID, SAME_SUBJECT = b'"err_code":10158', b'"err_code":10164'
 
 
 class Alone:
-    """A stream of three replicas whose leader is behind a proxy; the servers of the other two can be frozen."""
+    """A stream of three replicas whose leader is behind a proxy; the servers of the other two can
+    be frozen.
+    """
 
     def __init__(self, cluster: NatsCluster, stream: str, proxy: WireProxy) -> None:
         leader = cluster.leader_of(stream)
@@ -34,7 +38,8 @@ class Alone:
     def write(
         self, given: pa.RecordBatch, at: bytes, answer: bytes, answers: int = 3, **options: object
     ) -> TaskReport:
-        """What a task reports that is without the others from when it sends `at`, until so many of these answers came.
+        """What a task reports that is without the others from when it sends `at`, until so many of
+        these answers came.
 
         After the second answer it is sure that the sink has not taken the first one for a decision.
         """

@@ -87,7 +87,10 @@ def test_names_the_messages_that_are_new() -> None:
 
 
 class Sharing:
-    """Portions of two rows in a window. The first one is stored, and those that follow share reply subjects."""
+    """Portions of two rows in a window.
+
+    The first one is stored, and those that follow share reply subjects.
+    """
 
     def __init__(self) -> None:
         self.window = Window("_INBOX.x", 100, may_share=True)

@@ -1,7 +1,8 @@
 """Histories of streams and of a streaming query that reads them, made from a seed.
 
-A history has a stream or several, a query with random options, and some dozens of operations in a random order: what
-streams hold changes, and Spark takes the next of its steps, crashes, or starts again with other options.
+A history has a stream or several, a query with random options, and some dozens of operations in a
+random order: what streams hold changes, and Spark takes the next of its steps, crashes, or starts
+again with other options.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class History:
         self.query.streams = self.streams
 
     def run(self) -> None:
-        """Do operations, then let the query read the rest. Raises `Difference` with all that happened."""
+        """Do operations, then let the query read the rest.
+
+        Raises `Difference` with all that happened.
+        """
         operations: dict[Callable[[], None], int] = {
             self.query.step: 60,
             self.publish: 20,

@@ -1,4 +1,6 @@
-"""Streams of a test's own whose messages are known: what was stored in each life, and what the server has of it now."""
+"""Streams of a test's own whose messages are known: what was stored in each life, and what the
+server has of it now.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class Position(NamedTuple):
 
 @dataclass
 class Life:
-    """A stream from its creation to its deletion. `info` is the server's last word, and `present` are the sequences."""
+    """A stream from its creation to its deletion.
+
+    `info` is the server's last word, and `present` are the sequences.
+    """
 
     created: str
     info: dict[str, Any] = field(default_factory=dict)
@@ -52,11 +57,15 @@ class Life:
     times: dict[int, int] = field(default_factory=dict)
     present: set[int] = field(default_factory=set)
     purged_to: int = 0
-    """Up to where the stream was emptied by purges that move the query's durable consumer, so that the reader knows."""
+    """Up to where the stream was emptied by purges that move the query's durable consumer, so that
+    the reader knows.
+    """
     maybe_purged_to: int = 0
     """Up to where they may have moved the consumer."""
     deleted_to: int = 0
-    """Up to where messages were deleted one by one; a commit to there moves the consumer of a work queue on."""
+    """Up to where messages were deleted one by one; a commit to there moves the consumer of a work
+    queue on.
+    """
 
     @property
     def first(self) -> int:
@@ -83,7 +92,8 @@ class Life:
         return not filters and not self.info["state"].get("num_deleted")
 
     def limits_reach(self, position: Position) -> str:
-        """Whether a limit can have removed a message from the position on: "no", "unknown" or "yes".
+        """Whether a limit can have removed a message from the position on: "no", "unknown" or
+        "yes".
 
         docs/data-loss.md, "Limits"; no history lasts as long as `max_age`.
         """
@@ -108,7 +118,10 @@ class Life:
 
 
 class Kept:
-    """A stream, and all of its lives; `life` is None while it does not exist. Its subjects begin with `subject`."""
+    """A stream, and all of its lives; `life` is None while it does not exist.
+
+    Its subjects begin with `subject`.
+    """
 
     def __init__(
         self, url: str, publisher: Publisher, name: str, subject: str, config: dict[str, Any]
@@ -145,7 +158,8 @@ class Kept:
         info = self.publisher.api(f"STREAM.INFO.{self.name}", {"deleted_details": True})
         life = self.life = self.lives.setdefault(info["created"], Life(info["created"]))
         life.info = info
-        # An empty stream may have a first sequence that a purge was to take, and not list it as deleted.
+        # An empty stream may have a first sequence that a purge was to take, and not list it as
+        # deleted.
         there = range(life.first, life.last + 1) if info["state"]["messages"] else ()
         life.present = set(there) - set(info["state"].get("deleted") or ())
         return life
@@ -191,7 +205,9 @@ class Kept:
             self._saved = folder, self.config, self.life
 
     def restore(self, streams: Streams) -> bool:
-        """Make the stream from its backup, if there is one: another stream for a query, with messages of before."""
+        """Make the stream from its backup, if there is one: another stream for a query, with
+        messages of before.
+        """
         if self._saved is None:
             return False
         folder, self.config, before = self._saved

@@ -1,6 +1,8 @@
-"""A streaming query as Spark runs it, step by step in this process, compared with a model at each step.
+"""A streaming query as Spark runs it, step by step in this process, compared with a model at each
+step.
 
-The model knows the messages (`kept`), docs/data-loss.md, and the offsets and ranges that are planned.
+The model knows the messages (`kept`), docs/data-loss.md, and the offsets and ranges that are
+planned.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class Stopped(Exception):
 
 
 class Query:
-    """A query with random options on streams of one retention. `what` is the option that names the streams."""
+    """A query with random options on streams of one retention.
+
+    `what` is the option that names the streams.
+    """
 
     def __init__(
         self, chance: random.Random, url: str, name: str, what: str, retention: str, log: list[str]
@@ -61,10 +66,12 @@ class Query:
         self.first = chance.choice([1, 3, 5])  # where `startingOffsets` may begin
         self.options = self._options()
         self.left_out: set[str] = set()  # streams that the option does not name now
-        # The checkpoint: where the last finished batch ended, and where the one ends that is not finished.
+        # The checkpoint: where the last finished batch ended, and where the one ends that is not
+        # finished.
         self.start: dict[str, Any] | None = None
         self.end: dict[str, Any] | None = None
-        # What the sink has. Tasks of the batch that is not finished, and how many: they are always the same.
+        # What the sink has. Tasks of the batch that is not finished, and how many: they are always
+        # the same.
         self.sink: set[tuple[str, str, int]] = set()
         self.task_of: dict[tuple[str, int], int] = {}
         self.tasks: int | None = None
@@ -74,7 +81,8 @@ class Query:
         self.legacy = False  # Spark 4.0 does not say where a batch begins
         self.target: dict[str, Position] | None = None  # of Trigger.AvailableNow
         self.decided = False  # by this run, which has not planned its tasks yet
-        self.anew = False  # a run that has not decided its first batch by a start reads nothing at its next look
+        # a run that has not decided its first batch by a start reads nothing at its next look
+        self.anew = False
         self.looks: dict[
             str, list[tuple[str, int, int]]
         ] = {}  # creation, end and last match of each look
@@ -110,7 +118,8 @@ class Query:
         self.filter = chance.choice(["", "", chance.choice(FILTERS)])
         if self.retention != "limits" or (self.what == "stream" and chance.random() < 0.15):
             options["durable"] = "spark"
-        # An application that takes what the query does not read, or also what it reads of an interest stream.
+        # An application that takes what the query does not read, or also what it reads of an
+        # interest stream.
         apart = self.retention == "interest" or self.filter in ("a", "a,b", "*.x", "none")
         self.other = self.retention != "limits" and apart and chance.random() < 0.5
         if self.retention == "workqueue" or (
@@ -190,7 +199,9 @@ class Query:
         return {kept.name: kept for kept in self.streams if kept.name not in self.left_out}
 
     def loss(self, kept: Kept, position: Position) -> str:
-        """What docs/data-loss.md says of a position: "" for no loss, "?..." for a warning, "~" if it may be a loss."""
+        """What docs/data-loss.md says of a position: "" for no loss, "?..." for a warning, "~" if
+        it may be a loss.
+        """
         life = kept.life
         if life is None:
             return "was deleted"
@@ -220,7 +231,9 @@ class Query:
 
     @contextmanager
     def expecting(self, doing: str, losses: Mapping[str, str] | None = None) -> Iterator[None]:
-        """Errors and warnings of losses, and no others; and that no message goes that is not in the sink."""
+        """Errors and warnings of losses, and no others; and that no message goes that is not in the
+        sink.
+        """
         losses = losses or {}
         sure = {name: loss for name, loss in losses.items() if loss[:1] not in ("", "?", "~")}
         self.warnings.clear()
@@ -462,7 +475,9 @@ class Query:
             self.to_commit = None
 
     def _refuse_to_begin(self, arguments: tuple[Any, ...]) -> None:
-        """Spark asks for the end of a micro-batch of a query to which a stream is new that does not exist."""
+        """Spark asks for the end of a micro-batch of a query to which a stream is new that does not
+        exist.
+        """
         try:
             self.reader.latestOffset(*arguments)
         except StreamNotFound as error:
@@ -498,7 +513,9 @@ class Query:
         return {name: loss for name, loss in named.items() if loss}
 
     def _left(self, kept: Kept, position: Position) -> str:
-        """What is lost with a stream that was found and is deleted: what this run has seen of it and not read."""
+        """What is lost with a stream that was found and is deleted: what this run has seen of it
+        and not read.
+        """
         created, messages = self.seen.get(kept.name, ("", set[int]()))
         if created != position.created:
             return ""
@@ -641,7 +658,9 @@ class Query:
         }
 
     def _check_tasks(self) -> None:
-        """Each message has one task, always the same, and there are as many tasks as the options ask for."""
+        """Each message has one task, always the same, and there are as many tasks as the options
+        ask for.
+        """
         assert self.parts is not None
         assert self.end is not None
         cut = self.end["version"] == 2

@@ -1,4 +1,6 @@
-"""Errors of the layers below name no option; what a task and the driver raise says which option helps."""
+"""Errors of the layers below name no option; what a task and the driver raise says which option
+helps.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ ERRORS: list[tuple[JetStreamError, str]] = [
     ),
     (
         OutageError("it took more than 5 s"),
-        "it took more than 5 s (option retryTimeout; readWith=consumer and a larger fetchBatch are faster)",
+        "it took more than 5 s (option retryTimeout; readWith=consumer and a larger fetchBatch are "
+        "faster)",
     ),
     (JetStreamError("anything else"), "anything else"),
 ]

@@ -1,6 +1,8 @@
-"""A Key-Value bucket as of a revision or time: each row is right, or the read fails and says what is gone.
+"""A Key-Value bucket as of a revision or time: each row is right, or the read fails and says what
+is gone.
 
-A model of the bucket knows all revisions that were ever stored, and so the table as of each of them.
+A model of the bucket knows all revisions that were ever stored, and so the table as of each of
+them.
 """
 
 from __future__ import annotations
@@ -286,7 +288,8 @@ def test_what_has_expired_is_unknown(model: Make) -> None:
     # Whether this one is still there, or not.
     last = bucket.put("b")
     assert "have expired" in bucket.refused(asOfRevision=last)
-    # A server removes the oldest first. A bucket that was restored says nothing of what had expired before.
+    # A server removes the oldest first. A bucket that was restored says nothing of what had expired
+    # before.
     young = model(2, max_age=HOUR)
     young.put("a", "hot", "hot", "hot", "a", "a")
     assert "have expired" in young.refused(asOfRevision=6)
@@ -380,7 +383,9 @@ def test_the_plan_fixes_the_revision(model: Make) -> None:
 
 
 def during(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object], **state: Any) -> None:
-    """Work when a reader has read the headers of the past, before it asks for the stream's state; change that."""
+    """Work when a reader has read the headers of the past, before it asks for the stream's state;
+    change that.
+    """
 
     def looked(*args: Any, **more: Any) -> StreamSummary:
         work()
@@ -426,7 +431,9 @@ def test_with_replicas_the_leader_confirms_what_could_be_gone(
 def test_with_replicas_the_leader_says_whether_a_time_is_later_than_all(
     model: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer on a replica that lags does not know what was stored since, and the account may not ask the leader."""
+    """A consumer on a replica that lags does not know what was stored since, and the account may
+    not ask the leader.
+    """
 
     def replicated(*args: Any) -> tuple[StreamSummary, tuple[str, ...]]:
         state, subjects = find_bucket(*args)
@@ -530,7 +537,9 @@ def test_a_mirror_that_lacks_revisions_proves_nothing(stream: MakeStream, model:
 
 
 def may_refuse(model: Model, kept: set[int], revision: int, timed: bool, keys: str) -> bool:
-    """Whether what the bucket has kept leaves a doubt about the table, by the rules of docs/buckets.md."""
+    """Whether what the bucket has kept leaves a doubt about the table, by the rules of
+    docs/buckets.md.
+    """
     config = model.bucket.publisher.api(f"STREAM.INFO.{model.bucket.name}")["config"]
     ttl, marked = config.get("allow_msg_ttl", False), config.get("subject_delete_marker_ttl", 0) > 0
     last = model.bucket.state()["last_seq"]

@@ -102,32 +102,42 @@ def test_nothing_is_missing(
     )
 
 
-REUSED = "stream ORDERS lost its tail and gave its sequences to other messages: sequence 59 was read with"
+REUSED = (
+    "stream ORDERS lost its tail and gave its sequences to other messages: sequence 59 was read "
+    "with"
+)
 AGAIN = replace(STREAM, created=NEW, first_seq=1)
 
-#: Where the query was, what the stream is now, `Evidence.reread`, the sequence of `Evidence.later`, where it continues,
-#: and a part of the sentence.
+#: Where the query was, what the stream is now, `Evidence.reread`, the sequence of `Evidence.later`,
+#: where it continues, and a part of the sentence.
 MISSING: dict[str, tuple[StreamPosition, StreamSummary, int | None, int | None, StreamPosition, str]] = {
     "created again": (at(50, 5), AGAIN, None, None, at(1, created=NEW),
-        f"stream ORDERS was deleted and created again (the offset belongs to the one created at {OLD}, this one was"
+        "stream ORDERS was deleted and created again (the offset belongs to the one created at "
+        f"{OLD}, this one was"
         f" created at {NEW}): whatever the old one held from sequence 50 on cannot be read"),
     "lost one": (at(102, 7), STREAM, None, None, at(101, 100_000),
-        "stream ORDERS lost its tail: it was read up to sequence 101, and now ends at 100 (likely a"),
+        "stream ORDERS lost its tail: it was read up to sequence 101, and now ends at 100 (likely "
+        "a"),
     "lost tail, partly written again": (at(9_000, 7), STREAM, None, 96, at(96), "now ends at 100"),
-    "lost tail, late answer": (at(9_000, 7), STREAM, None, 500, at(101, 100_000), "now ends at 100"),
+    "lost tail, late answer": (at(9_000, 7), STREAM, None, 500, at(101, 100_000), "now ends at "
+                                                                                  "100"),
     "lost tail, first ones expired": (at(9_000, 7), STREAM, None, 3, at(11), "now ends at 100"),
     "lost everything": (at(9), NEVER_WRITTEN, None, None, at(1), "now ends at 0"),
-    "reused": (at(60, 590), STREAM, 591, 40, at(40), f"{REUSED} timestamp 590 ns, and has timestamp 591 ns now"),
+    "reused": (at(60, 590), STREAM, 591, 40, at(40), f"{REUSED} timestamp 590 ns, and has "
+                                                     "timestamp 591 ns now"),
     "reused, the last message read is not found": (at(60, 590), STREAM, None, 40, at(40),
-        f"{REUSED} time 1970-01-01T00:00:00.000000590Z, and sequence 40 has time 1970-01-01T00:00:00.000100000Z (likely"
+        f"{REUSED} time 1970-01-01T00:00:00.000000590Z, and sequence 40 has time "
+        "1970-01-01T00:00:00.000100000Z (likely"
         " a"),
     "reused, from where unknown": (at(60, 590), STREAM, 591, None, at(59), "gave its sequences"),
     "reused, the last one": (at(101, 590), STREAM, 591, None, at(100), "gave its sequences"),
     "expired": (at(5), STREAM, None, None, at(11),
-        "messages 5 to 10 of stream ORDERS went before being read (likely expired or pushed out by"),
+        "messages 5 to 10 of stream ORDERS went before being read (likely expired or pushed out "
+        "by"),
     "expired one": (at(10), STREAM, None, None, at(11), "message 10 of stream ORDERS went"),
     "purged": (at(50), PURGED, None, None, at(101, 100_000), "messages 50 to 100 of"),
-    "no limits": (at(5), replace(STREAM, max_bytes=-1), None, None, at(11), "(likely purged or deleted)"),
+    "no limits": (at(5), replace(STREAM, max_bytes=-1), None, None, at(11), "(likely purged or "
+                                                                            "deleted)"),
     "interest": (at(5), replace(STREAM, retention="interest"), None, None, at(11),
         "(its retention is interest: likely acknowledged by its consumers, or purged)"),
     "superseding never empties a stream": (at(5), replace(KEYED, first_seq=101, messages=0), None, None,
@@ -139,7 +149,8 @@ MISSING: dict[str, tuple[StreamPosition, StreamSummary, int | None, int | None, 
     "bucket, emptied, bytes": (at(5), replace(BOUNDED, first_seq=101, messages=0), None, None, at(101, 100_000),
         "messages 5 to 100"),
     "bucket, lost tail": (at(150, 7), EXPIRING, None, None, at(101, 100_000), "lost its tail"),
-    "bucket, reused": (at(60, 590), EXPIRING, 591, None, at(59), "gave its sequences to other messages"),
+    "bucket, reused": (at(60, 590), EXPIRING, 591, None, at(59), "gave its sequences to other "
+                                                                 "messages"),
 }  # fmt: skip
 
 
@@ -197,7 +208,8 @@ def test_a_gap_behind_a_consumer_that_held_what_matches(
     following, sentence = check(position, state, filtered=True, held=True)
     assert following == position
     assert (sentence is None) == (outcome == "held")
-    # What all messages match, nobody else can have taken; and without the consumer nothing is known.
+    # What all messages match, nobody else can have taken; and without the consumer nothing is
+    # known.
     for known in ({"filtered": False, "held": True}, {"filtered": True, "held": False}):
         assert_lost(check(position, state, **known))
 
@@ -274,7 +286,9 @@ def test_going_on_is_always_safe(
     created: str,
     keyed: bool,
 ) -> None:
-    """Where reading goes on, nothing is missing: the same check passes, and nothing unread is skipped."""
+    """Where reading goes on, nothing is missing: the same check passes, and nothing unread is
+    skipped.
+    """
     state = replace(
         KEYED if keyed else STREAM,
         first_seq=first,

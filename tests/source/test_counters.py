@@ -1,4 +1,6 @@
-"""Counters as rows (ADR-49): the value of each, all changes, the change feed; and what is no counter."""
+"""Counters as rows (ADR-49): the value of each, all changes, the change feed; and what is no
+counter.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,10 @@ def test_a_message_that_is_of_no_counter(stream: MakeStream) -> None:
     assert values(rows(options(mirror, subjects=f"{plain.subject}.a"), COUNTER_ROWS)) == [
         ("a", "3")
     ]
-    said = f"message 2 of stream {mirror.name} is that of no counter: its payload holds no value of a counter"
+    said = (
+        f"message 2 of stream {mirror.name} is that of no counter: its payload holds no value of a "
+        "counter"
+    )
     with pytest.raises(ProtocolError, match=said):
         rows(options(mirror), COUNTER_ROWS)
 

@@ -1,4 +1,6 @@
-"""What consumers of a stream gave up, as a table: why, and the message or that it is gone; and written back once."""
+"""What consumers of a stream gave up, as a table: why, and the message or that it is gone; and
+written back once.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class GivesUp:
         )
 
     def after_all_deliveries(self, name: str) -> None:
-        """Refuse the next message as often as it comes; the server gives it up when more are asked for."""
+        """Refuse the next message as often as it comes; the server gives it up when more are asked
+        for.
+        """
         before, first = self.count(), 0
         while self.count() == before:
             for came in self.admin.consumers.next(self.s.name, name, ack="nak", no_wait=True):
@@ -295,7 +299,9 @@ def test_the_stream_that_keeps_them(gives_up: GivesUp, s: Stream) -> None:
 
 
 def test_the_guide(spark: SparkSession, server: NatsServer) -> None:
-    """In Spark, with what a consumer gives up after the first block; written twice it is stored once."""
+    """In Spark, with what a consumer gives up after the first block; written twice it is stored
+    once.
+    """
     keep, read, write = (
         partial(block.run, {DEFAULT_URL: server.url}) for block in blocks(GUIDE, "python")
     )

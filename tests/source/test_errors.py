@@ -1,7 +1,8 @@
-"""Bad input: one clear sentence with the name of the option or stream, before any task starts, and no secret in it.
+"""Bad input: one clear sentence with the name of the option or stream, before any task starts, and
+no secret in it.
 
-The sentences are those of the driver, called in this process. A query for each kind of error shows that Spark hands
-them on.
+The sentences are those of the driver, called in this process. A query for each kind of error shows
+that Spark hands them on.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ accounts {{
 
 
 class Server(NamedTuple):
-    """A server with accounts, and the stream ORDERS (sequences 11 to 20 are kept) and others in account A."""
+    """A server with accounts, and the stream ORDERS (sequences 11 to 20 are kept) and others in
+    account A.
+    """
 
     url: str
     login: dict[str, str]
@@ -83,36 +86,46 @@ FUTURE = r"startingTimestamp is in the future: the server's clock shows 2\d\d\d-
 QUEUE = "stream QUEUE has work-queue retention"
 ALLOW = r"set allow_direct on the stream \(spark-jetstream stream edit QUEUE --allow-direct\)"
 
-#: `mode` holds b for batch, s for stream; the sentence is a pattern for all of it. Beside the options: stream=S.
-#: Some ways in which an option can be wrong, above all those with a secret; all are in tests/options.
+#: `mode` holds b for batch, s for stream; the sentence is a pattern for all of it. Beside the
+#: options: stream=S. Some ways in which an option can be wrong, above all those with a secret; all
+#: are in tests/options.
 OPTIONS: list[tuple[str, Options, str]] = [
     ("bs", {"requestTimeout": "1ms"}, 'option requestTimeout must be .*, not "1ms"'),
     ("s", {"user": "ann", "password": PASSWORD, "token": PASSWORD},
         "options user and token are two kinds of authentication"),
     ("b", {"servers": f"nats://ann:{PASSWORD},{WRONG}@127.0.0.1:4222"},
-        r"option servers holds URL number 1, in which .* \(inside a URL, a password is percent-encoded\)"),
+        r"option servers holds URL number 1, in which .* \(inside a URL, a password is "
+        r"percent-encoded\)"),
     ("b", {"nkeySeedSecret": WRONG}, "option nkeySeedSecret does not hold an NKey seed"),
 ]  # fmt: skip
-#: What the server does not have or allow, with the error's class as a pattern. Beside: a login, stream=ORDERS.
+#: What the server does not have or allow, with the error's class as a pattern. Beside: a login,
+#: stream=ORDERS.
 SERVER: list[tuple[str, str, Options, str]] = [
     ("bs", "ConnectionFailed", {**NOWHERE, "servers": "nats://127.0.0.1:1"},
         rf"{NO_SERVER} nats://127.0.0.1:1 {SOON}: .*"),
     ("bs", "StreamNotFound", {"stream": "ORDERS,NONE"}, rf"cannot read stream NONE {NOT_FOUND}"),
-    ("bs", "StreamNotFound", {"stream": "ORDRES"}, rf"cannot read stream ORDRES {NOT_FOUND}; did you mean ORDERS"),
+    ("bs", "StreamNotFound", {"stream": "ORDRES"}, rf"cannot read stream ORDRES {NOT_FOUND}; did "
+                                                   r"you mean ORDERS"),
     ("bs", "StreamNotFound", {"stream": "prices"},
         rf"cannot read stream prices {NOT_FOUND}; prices is a Key-Value bucket \(option bucket\)"),
     # A stream of another account.
     ("bs", "StreamNotFound", {"stream": "BOBS"}, rf"cannot read stream BOBS {NOT_FOUND}"),
-    ("bs", "OptionError", {"startingOffsets": '{"ORDERS": 22}'}, f"{BEGINS} ORDERS at sequence 22, but its {LAST}"),
-    ("bs", "OptionError", {"startingOffsets": '{"ORDERS": 10}'}, f"{BEGINS} ORDERS at sequence 10, but {FIRST}"),
+    ("bs", "OptionError", {"startingOffsets": '{"ORDERS": 22}'}, f"{BEGINS} ORDERS at sequence 22, "
+                                                                 f"but its {LAST}"),
+    ("bs", "OptionError", {"startingOffsets": '{"ORDERS": 10}'}, f"{BEGINS} ORDERS at sequence 10, "
+                                                                 f"but {FIRST}"),
     ("s", "OptionError", {"startingTimestamp": "2199-01-01T00:00:00Z"}, FUTURE),
-    ("b", "OptionError", {"endingOffsets": '{"ORDERS": 22}'}, f"{ENDS} ORDERS before sequence 22, but its {LAST}"),
-    ("b", "OptionError", {"endingOffsets": '{"ORDERS": 5}'}, f"{ENDS} ORDERS before sequence 5, but {STARTS}"),
-    ("bs", "AuthenticationFailed", {"password": WRONG}, rf"{REFUSED} \(options user and password\)"),
+    ("b", "OptionError", {"endingOffsets": '{"ORDERS": 22}'}, f"{ENDS} ORDERS before sequence 22, "
+                                                              f"but its {LAST}"),
+    ("b", "OptionError", {"endingOffsets": '{"ORDERS": 5}'}, f"{ENDS} ORDERS before sequence 5, "
+                                                             f"but {STARTS}"),
+    ("bs", "AuthenticationFailed", {"password": WRONG}, rf"{REFUSED} \(options user and "
+                                                        r"password\)"),
     # An account without JetStream.
     ("b", "JetStreamNotEnabled|NoResponders", {"user": "pat"}, rf"{ORDERS} .*"),
     ("s", "OptionError", {"stream": "QUEUE"}, f"{QUEUE}: reading it needs the option durable, .*"),
-    ("b", "OptionError", {"stream": "QUEUE"}, f"{QUEUE}: a batch can look at its messages with readWith=direct, .*"),
+    ("b", "OptionError", {"stream": "QUEUE"}, f"{QUEUE}: a batch can look at its messages with "
+                                              "readWith=direct, .*"),
     ("s", "OptionError", {"stream": "QUEUE", "durable": "d"},
         f"{QUEUE}, which is read with Direct Get, .* {ALLOW}, .*"),
 ]  # fmt: skip
@@ -149,7 +162,10 @@ def test_the_bucket_that_was_meant(server: Server, caplog: pytest.LogCaptureFixt
     found = refuse(
         caplog, "b", {"servers": server.url, "bucket": "prizes", **server.login}, BUCKET_ROWS
     )
-    said = "there is no Key-Value bucket prizes (option bucket): no stream KV_prizes; did you mean prices"
+    said = (
+        "there is no Key-Value bucket prizes (option bucket): no stream KV_prizes; did you mean "
+        "prices"
+    )
     assert found == ("OptionError", said)
 
 
@@ -159,7 +175,10 @@ def test_a_stream_is_not_given_as_a_bucket(
     found = refuse(
         caplog, "b", {"servers": server.url, "bucket": "ORDERS", **server.login}, BUCKET_ROWS
     )
-    said = "there is no Key-Value bucket ORDERS (option bucket): no stream KV_ORDERS; ORDERS is a stream (option stream)"
+    said = (
+        "there is no Key-Value bucket ORDERS (option bucket): no stream KV_ORDERS; ORDERS is a "
+        "stream (option stream)"
+    )
     assert found == ("OptionError", said)
 
 
@@ -288,7 +307,8 @@ def test_plans_show_no_secret(spark: SparkSession, server: Server) -> None:
         assert PASSWORD not in plan
     url = server.url.replace("//", f"//ann:{PASSWORD}@")
     assert PASSWORD not in plan_of(batch(spark, url, "ORDERS"))
-    # Spark prints the options of a streaming frame that is not started yet, and hides those that a pattern names.
+    # Spark prints the options of a streaming frame that is not started yet, and hides those that a
+    # pattern names.
     assert PASSWORD in plan_of(streaming(spark, url, "ORDERS"))
     pattern = spark.conf.get("spark.sql.redaction.options.regex")
     spark.conf.set("spark.sql.redaction.options.regex", f"{pattern}|(?i)servers")

@@ -1,6 +1,7 @@
 """Servers that led a stream once: what they answer is no loss, and moves no position.
 
-A server that was frozen, or cut off from the others, answers as the leader that it was until it hears its successor.
+A server that was frozen, or cut off from the others, answers as the leader that it was until it
+hears its successor.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ NO_MESSAGE = {"error": {"code": 404, "err_code": 10037, "description": "no messa
 
 @pytest.fixture
 def fake(no_election: None) -> Iterator[FakeJetStream]:
-    """A stream of 200 messages, which a cluster of three has; the query has read half of them, and no one waits."""
+    """A stream of 200 messages, which a cluster of three has; the query has read half of them, and
+    no one waits.
+    """
     with FakeJetStream() as running:
         running.store(2 * READ)
         answers(running)
@@ -58,7 +61,9 @@ def fake(no_election: None) -> Iterator[FakeJetStream]:
 def group(
     leader: str = "A", silent: tuple[int, ...] = (1, 1), since: str = CREATED, **others: Any
 ) -> dict[str, Any]:
-    """What A says of the cluster: who leads, and for how many seconds each of the others has been silent."""
+    """What A says of the cluster: who leads, and for how many seconds each of the others has been
+    silent.
+    """
     peers = [
         {"name": name, "current": True, "active": seconds * SECOND // 2, **others}
         for name, seconds in zip("BC", silent, strict=True)
@@ -67,7 +72,9 @@ def group(
 
 
 def answers(fake: FakeJetStream, *first: dict[str, Any]) -> None:
-    """Let the leader's requests for the stream's state be answered with these, and then as they should be."""
+    """Let the leader's requests for the stream's state be answered with these, and then as they
+    should be.
+    """
     left = list(first)
     fake.look = lambda: left.pop(0) if left else state_of(fake)
 
@@ -155,7 +162,8 @@ def test_a_leader_that_has_not_applied_its_log(fake: FakeJetStream, read: Any, l
     def look() -> dict[str, Any]:
         nonlocal looks
         looks += 1
-        # The first look shows that this is the stream, the second one is between the leader's answers.
+        # The first look shows that this is the stream, the second one is between the leader's
+        # answers.
         return (
             shorter(fake, READ)
             if looks == 2 or (lost and looks > 2)
@@ -184,7 +192,9 @@ def gapped(fake: FakeJetStream) -> FakeJetStream:
 
 
 def counted(fake: FakeJetStream) -> SequenceRange:
-    """The task that reads the first half, where the replica that counted what follows lacked some of it."""
+    """The task that reads the first half, where the replica that counted what follows lacked some
+    of it.
+    """
     end = Offset({"S": StreamPosition(READ + 1, CREATED)})
     fake.lagging = [2 * READ, 2 * READ - 50]
     [part] = driver(fake.url).ranges(Offset({"S": StreamPosition(1, CREATED)}), end)
@@ -250,7 +260,9 @@ def test_a_leader_that_nobody_follows_disproves_no_count(gapped: FakeJetStream) 
 def test_a_message_removed_between_the_end_of_a_batch_and_its_tasks_is_a_loss(
     gapped: FakeJetStream,
 ) -> None:
-    """The tasks have the counts of the first step: a state of the second one would show no removal since."""
+    """The tasks have the counts of the first step: a state of the second one would show no removal
+    since.
+    """
     planner = driver(gapped.url, maxMessagesPerTrigger=READ)
     start = Offset({"S": StreamPosition(1, CREATED)})
     end = planner.latest(start, limited=True)
@@ -298,7 +310,9 @@ def test_a_loss_that_no_leader_confirms(fake: FakeJetStream, servers: dict[str, 
 
 
 def test_without_a_position_the_leader_must_be_followed(fake: FakeJetStream) -> None:
-    """A batch of a former leader's state would be too short, and the first end in Spark 4.0 would go back."""
+    """A batch of a former leader's state would be too short, and the first end in Spark 4.0 would
+    go back.
+    """
     old = shorter(fake, cluster=group(silent=(140, 140)))
     answers(fake, old)
     assert driver(fake.url, streaming=False).batch_ranges()[-1].end == 2 * READ + 1

@@ -1,7 +1,9 @@
-"""What a gap between a query's position and the stream means: each row of the table in docs/data-loss.md, produced.
+"""What a gap between a query's position and the stream means: each row of the table in
+docs/data-loss.md, produced.
 
-A gap is what lies between the position in the checkpoint and the first message that the stream has. Every case reads
-ten messages, lets something happen while no query runs, and asks a new planner, as a restarted query would have.
+A gap is what lies between the position in the checkpoint and the first message that the stream has.
+Every case reads ten messages, lets something happen while no query runs, and asks a new planner, as
+a restarted query would have.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class Case:
         self.stream.purge(filter=f"{self.stream.subject}.{token}")
 
     def consume(self, token: str, published: str) -> None:
-        """Let a consumer of another application take all messages of a subject; ``published`` come meanwhile."""
+        """Let a consumer of another application take all messages of a subject; ``published`` come
+        meanwhile.
+        """
 
         async def work(js: JetStreamContext) -> None:
             other = await js.pull_subscribe(
@@ -248,7 +252,9 @@ def test_what_a_gap_means_in_a_bucket(stream: MakeStream) -> None:
 
 
 def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
-    """What it has seen not to match may go: also what came together with the last batch that had rows."""
+    """What it has seen not to match may go: also what came together with the last batch that had
+    rows.
+    """
     case = Case(stream, filtered=True, max_msgs=20)
     case.publish("abbbbbbbbbb")
     (_, position), *_ = run(case.running, case.position)
@@ -265,7 +271,10 @@ def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
 def test_a_stream_that_goes_faster_than_it_is_read(
     stream: MakeStream, given: dict[str, Any]
 ) -> None:
-    """Each look finds another gap. A query that accepts them reads what follows, of this stream and of others."""
+    """Each look finds another gap.
+
+    A query that accepts them reads what follows, of this stream and of others.
+    """
     s, other = stream(max_msgs=10), stream()
     planner = driver(s.url, f"{s.name},{other.name}", failOnDataLoss="false", **given)
     at = planner.initial()
@@ -308,7 +317,10 @@ def test_a_running_query_knows_that_also_of_the_next_batch_with_rows(stream: Mak
 def test_a_run_continues_behind_a_gap_that_it_has_warned_of(
     stream: MakeStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It warns once, also if the stream is empty. A purge that finds nothing makes the gap no loss."""
+    """It warns once, also if the stream is empty.
+
+    A purge that finds nothing makes the gap no loss.
+    """
     config: dict[str, Any] = {**QUEUE, "max_msgs_per_subject": 5, "allow_msg_ttl": True}
     case = Case(stream, durable=True, **config)
     case.publish("aaa")
@@ -402,7 +414,9 @@ def test_a_query_that_begins_anew_behind_its_first_batch(stream: MakeStream) -> 
 def test_what_goes_before_a_query_begins_anew_is_no_loss_behind_its_first_batch(
     stream: MakeStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The consumer has held what matches since the end of the batch, and shows that nothing was purged."""
+    """The consumer has held what matches since the end of the batch, and shows that nothing was
+    purged.
+    """
     s = stream(retention="interest", allow_direct=True)
     given: dict[str, Any] = {
         "durable": "query",
@@ -425,7 +439,9 @@ def test_what_goes_before_a_query_begins_anew_is_no_loss_behind_its_first_batch(
 
 @pytest.mark.parametrize("available_now", [False, True])
 def test_the_position_of_a_quiet_filter_keeps_up(stream: MakeStream, available_now: bool) -> None:
-    """Also while nothing is stored, and in runs that end: a later run could not tell what goes from a loss."""
+    """Also while nothing is stored, and in runs that end: a later run could not tell what goes from
+    a loss.
+    """
     case = Case(stream, filtered=True, max_age=HOUR)
     case.publish("b" * 10)
     assert case.running.latest(case.position, limited=True) == case.position
@@ -454,7 +470,9 @@ def test_what_matches_later_does_not_move_the_position_of_a_run_that_ends(
 
 
 def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
-    """They go before they are planned, and between planning and reading, where a task could count on them."""
+    """They go before they are planned, and between planning and reading, where a task could count
+    on them.
+    """
     s = stream(allow_msg_schedules=True)
     start = driver(s.url, s.name).initial()
 
@@ -481,7 +499,9 @@ def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
 
 @pytest.mark.parametrize("filtered", [True, False])
 def test_what_goes_before_it_is_counted(stream: MakeStream, filtered: bool) -> None:
-    """Planning asks for the state of the stream, and then counts: what goes between these is in neither."""
+    """Planning asks for the state of the stream, and then counts: what goes between these is in
+    neither.
+    """
     case = Case(stream, filtered=filtered)
     case.publish("a" * 20)
     (start, end), *_ = run(case.planner(), case.position)
@@ -542,7 +562,9 @@ def test_what_others_take_after_a_commit_is_not_lost(
 def test_a_purge_without_an_answer_is_its_own(
     stream: MakeStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The purge of a commit was carried out, and moved the consumer; the second attempt finds nothing to purge."""
+    """The purge of a commit was carried out, and moved the consumer; the second attempt finds
+    nothing to purge.
+    """
     case = Case(stream, filtered=True, durable=True, retention="workqueue")
     case.publish("aa")
     planner = case.planner()
@@ -588,13 +610,15 @@ def put_back(server: NatsServer, store: Path, kept: Path) -> None:
     server.start()
 
 
-#: What is stored in a stream that had six messages, after ten were read, by the tokens of their subjects. A message
-#: of A is at `a` and expires, and one of D is at `a` and deleted.
+#: What is stored in a stream that had six messages, after ten were read, by the tokens of their
+#: subjects. A message of A is at `a` and expires, and one of D is at `a` and deleted.
 TAILS = ["aaaaaaaa", "aaabaaaa", "bbbbbbbb", "aaaDaaaa", "aaaAaaaa", "a"]
 
 
 def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
-    """The end of each stream was lost, and its sequences belong to other messages: whatever is at the position now."""
+    """The end of each stream was lost, and its sequences belong to other messages: whatever is at
+    the position now.
+    """
     store, kept = tmp_path / "store", tmp_path / "kept"
     tails = {f"T{number}": tail for number, tail in enumerate(TAILS)}
     queries = list(itertools.product((True, False), ("consumer", "direct")))
@@ -666,7 +690,8 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
 def test_a_batch_that_was_planned_before_the_tail_was_lost(tmp_path: Path, stored: int) -> None:
     """It is planned again and reads nothing; what is stored since comes with later batches, once.
 
-    The server purges an interest stream when consumers that begin past its end are deleted (`interest_streams.PAST_THE_END`).
+    The server purges an interest stream when consumers that begin past its end are deleted
+    (`interest_streams.PAST_THE_END`).
     """
     store, kept = tmp_path / "store", tmp_path / "kept"
     given: dict[str, Any] = {"durable": "spark", "minPartitions": 3}
@@ -697,7 +722,9 @@ def test_a_batch_that_was_planned_before_the_tail_was_lost(tmp_path: Path, store
 def test_a_commit_of_a_position_beyond_a_lost_tail(
     tmp_path: Path, retention: str, restarted: bool
 ) -> None:
-    """Spark commits the end of the last batch when it has the next one: what is stored since is not removed with it."""
+    """Spark commits the end of the last batch when it has the next one: what is stored since is not
+    removed with it.
+    """
     store, kept = tmp_path / "store", tmp_path / "kept"
     with NatsServer(store_dir=store) as server:
         create(server.url, "S", storage="file", retention=retention, allow_direct=True)
@@ -735,7 +762,10 @@ def test_a_commit_of_a_position_beyond_a_lost_tail(
 
 
 def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -> None:
-    """Its connection goes to another server, and the stream soon has more messages than were read. No time passes."""
+    """Its connection goes to another server, and the stream soon has more messages than were read.
+
+    No time passes.
+    """
     ways: dict[str, dict[str, Any]] = {
         "consumer": {"readWith": "consumer"},
         "direct": {"readWith": "direct"},
@@ -777,7 +807,9 @@ def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -
 @pytest.mark.parametrize("read_with", ["consumer", "direct"])
 @pytest.mark.parametrize("replaced", [True, False])
 def test_the_last_message_read_may_go(stream: MakeStream, read_with: str, replaced: bool) -> None:
-    """It is no sign of a lost tail that the last message read was deleted, or replaced by a newer one."""
+    """It is no sign of a lost tail that the last message read was deleted, or replaced by a newer
+    one.
+    """
     case = Case(stream, filtered=True, max_msgs_per_subject=1 if replaced else -1)
     if not replaced:
         case.stream.remove(10)

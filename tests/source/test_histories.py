@@ -1,7 +1,8 @@
-"""Nothing is lost in silence, nothing comes twice, and nothing is reported that is no loss: histories made from seeds.
+"""Nothing is lost in silence, nothing comes twice, and nothing is reported that is no loss:
+histories made from seeds.
 
-`histories` makes a history and compares the query with a model. An error shows the seed and all that happened;
-docs/reliability.md says how to repeat it.
+`histories` makes a history and compares the query with a model. An error shows the seed and all
+that happened; docs/reliability.md says how to repeat it.
 """
 
 from __future__ import annotations

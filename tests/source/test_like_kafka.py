@@ -1,48 +1,50 @@
 """The tests of Spark's Kafka source (connector/kafka-0-10-sql, branch master), done with this one.
 
-A topic is a stream here, an offset a sequence. A stream has no partitions: the offset of a query has one sequence for
-each stream. A test has the name of its counterpart, shortened. The table has the counterparts with another name.
-docs/migrating.md has the differences for users.
+A topic is a stream here, an offset a sequence. A stream has no partitions: the offset of a query
+has one sequence for each stream. A test has the name of its counterpart, shortened. The table has
+the counterparts with another name. docs/migrating.md has the differences for users.
 
-KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceSuite
-  assign, subscribing topic by ...            test_subscribing_topic_by_name
-  ... with non-matching starting offset       test_no_matched_offset_for_timestamp
-  ... when offset(s) got unavailable          test_available_now_should_throw_error_when_partitions_got_unavailable
-  topic-level offsets                         test_bad_source_options: one sequence for each stream, no words
-  subscribing topic by pattern       source/test_selection.py test_new_streams_are_read_from_their_first_message
-  ... with topic deletions           source/test_selection.py test_nothing_is_lost_and_nothing_comes_twice
-  initial offsets (SPARK-19517)               source/durable/test_durable_spark.py test_a_first_batch_that_is_planned_again
-  ... written by future version               source/test_offsets.py test_refuses_in_one_sentence
-  delete a topic when a job is running        streams/test_readers.py test_a_stream_that_is_gone
-  allow group.id override                     source/durable/test_durable_spark.py test_rows_and_lag
-  read_committed, read_uncommitted            test_read_kafka_transactional_messages
-  null key/values, Kafka column types         source/test_rows.py test_thousands_of_messages_of_all_sizes
-  KafkaSource with watermark                  docs/test_docs.py test_examples_of_the_reading_guide
-  custom metrics: no limit; cannot stop       test_input_row_metrics
-  ... corner cases, SPARK-57438               monitoring/test_stream_lag.py test_one_stream
-  case insensitive parameters                 options/test_values.py test_what_is_read
-  stress test with multiple topics            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
-KafkaRelationSuite
-  ... offsets, with headers                   test_explicit_offsets, source/test_rows.py test_headers_can_be_left_out
-  timestamp provided for ..., preferences     test_timestamp_provided_for_starting_and_ending
-  late binding of offsets, minPartitions      source/test_planned_once.py test_what_a_frame_shows_when_it_is_read_again
-  bad batch query options, start and end      test_bad_source_options
-  resolved start offset greater than end      source/test_errors.py test_what_the_server_does_not_have_or_allow
+KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceSuite assign,
+subscribing topic by ...            test_subscribing_topic_by_name ... with non-matching starting
+offset       test_no_matched_offset_for_timestamp ... when offset(s) got unavailable
+test_available_now_should_throw_error_when_partitions_got_unavailable topic-level offsets
+test_bad_source_options: one sequence for each stream, no words subscribing topic by pattern
+source/test_selection.py test_new_streams_are_read_from_their_first_message ... with topic deletions
+source/test_selection.py test_nothing_is_lost_and_nothing_comes_twice initial offsets (SPARK-19517)
+source/durable/test_durable_spark.py test_a_first_batch_that_is_planned_again ... written by future
+version               source/test_offsets.py test_refuses_in_one_sentence delete a topic when a job
+is running        streams/test_readers.py test_a_stream_that_is_gone allow group.id override
+source/durable/test_durable_spark.py test_rows_and_lag read_committed, read_uncommitted
+test_read_kafka_transactional_messages null key/values, Kafka column types
+source/test_rows.py test_thousands_of_messages_of_all_sizes KafkaSource with watermark
+docs/test_docs.py test_examples_of_the_reading_guide custom metrics: no limit; cannot stop
+test_input_row_metrics ... corner cases, SPARK-57438               monitoring/test_stream_lag.py
+test_one_stream case insensitive parameters                 options/test_values.py test_what_is_read
+stress test with multiple topics            chaos/test_faults.py
+test_nothing_is_lost_and_nothing_comes_twice KafkaRelationSuite ... offsets, with headers
+test_explicit_offsets, source/test_rows.py test_headers_can_be_left_out timestamp provided for ...,
+preferences     test_timestamp_provided_for_starting_and_ending late binding of offsets,
+minPartitions      source/test_planned_once.py test_what_a_frame_shows_when_it_is_read_again bad
+batch query options, start and end      test_bad_source_options resolved start offset greater than
+end      source/test_errors.py test_what_the_server_does_not_have_or_allow
 KafkaOffsetRangeCalculatorSuite               source/test_ranges.py test_shares_by_messages
-KafkaOffsetReaderSuite   source/test_planner.py test_a_batch_read, test_start_offset_does_not_match_assigned
-KafkaSourceOffsetSuite                        source/test_offsets.py test_the_golden_text
-  comparison of offsets                       source/test_continuity.py test_something_is_missing
-KafkaSourceProviderSuite    options/test_sides.py test_every_option_of_a_source_reaches_its_field_in_any_case
+KafkaOffsetReaderSuite   source/test_planner.py test_a_batch_read,
+test_start_offset_does_not_match_assigned KafkaSourceOffsetSuite
+source/test_offsets.py test_the_golden_text comparison of offsets
+source/test_continuity.py test_something_is_missing KafkaSourceProviderSuite
+options/test_sides.py test_every_option_of_a_source_reaches_its_field_in_any_case
 KafkaOffsetRangeLimitSuite, JsonUtilsSuite    options/test_values.py test_what_is_refused
-KafkaDontFailOnDataLossSuite, stress test     chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
-KafkaDataConsumerSuite, task retry            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
-ConsumerStrategySuite, patterns               source/test_selection.py test_which_names_match
-  invalid partitions                          source/test_planner.py test_a_stream_that_never_was
-KafkaExceptionsSuite                          test_errors.py test_every_class_pickles
+KafkaDontFailOnDataLossSuite, stress test     chaos/test_faults.py
+test_nothing_is_lost_and_nothing_comes_twice KafkaDataConsumerSuite, task retry
+chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice ConsumerStrategySuite, patterns
+source/test_selection.py test_which_names_match invalid partitions
+source/test_planner.py test_a_stream_that_never_was KafkaExceptionsSuite
+test_errors.py test_every_class_pickles
 
-Without a counterpart: what Spark has for no Python source (continuous and real-time modes, V1 sources, async progress
-tracking), partitions that are added, prefixes of group ids, isolation levels, timestamps of producers, delegation
-tokens, pools of consumers and of fetched data, share groups.
+Without a counterpart: what Spark has for no Python source (continuous and real-time modes, V1
+sources, async progress tracking), partitions that are added, prefixes of group ids, isolation
+levels, timestamps of producers, delegation tokens, pools of consumers and of fetched data, share
+groups.
 """
 
 from __future__ import annotations
@@ -77,7 +79,10 @@ BOOLEANS = pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 
 
 def read(s: Stream, **options: object) -> list[int]:
-    """The sequences that a batch read brings, task after task. `NAME` in an option stands for the stream's name."""
+    """The sequences that a batch read brings, task after task.
+
+    `NAME` in an option stands for the stream's name.
+    """
     given = {name: str(value).replace("NAME", s.name) for name, value in options.items()}
     return calls.sequences("b", {"servers": s.url, "stream": s.name, **given})
 
@@ -122,7 +127,9 @@ def test_trigger_available_now(spark: SparkSession, stream: MakeStream, tmp_path
 def test_default_config_of_include_header_does_not_break_existing_query(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
 ) -> None:
-    """A restart with fewer columns, other limits and another stream; and `Trigger.Once`, which has no limits."""
+    """A restart with fewer columns, other limits and another stream; and `Trigger.Once`, which has
+    no limits.
+    """
     s, other = stream(), stream()
     s.send(*(Message(f"{s.subject}.h", b"x", [("A", "1")]) for _ in range(20)))
     run = available_now(streaming(spark, s.url, s.name, maxMessagesPerTrigger=15), tmp_path)
@@ -147,7 +154,9 @@ def test_default_config_of_include_header_does_not_break_existing_query(
 
 
 def test_max_offsets_per_trigger(stream: MakeStream) -> None:
-    """Streams share the limit by what waits in each; those that have anything get a message at least."""
+    """Streams share the limit by what waits in each; those that have anything get a message at
+    least.
+    """
     large, middle, small, empty = streams = [stream() for _ in range(4)]
     for s, count in zip(streams, (101, 11, 1, 0), strict=True):
         s.fill(count)
@@ -189,7 +198,10 @@ def test_rate_limit_set_to_long_max_should_not_overflow(stream: MakeStream) -> N
 
 @pytest.mark.usefixtures("no_connection_left")
 def test_min_offsets_per_trigger(stream: MakeStream) -> None:
-    """With a clock of the test's own. Kafka's first batch does not wait, and its delay counts from the last batch."""
+    """With a clock of the test's own.
+
+    Kafka's first batch does not wait, and its delay counts from the last batch.
+    """
     s = stream()
     now = 1000.0
     planner = planning.driver(
@@ -270,7 +282,9 @@ def test_composite_read_limit(stream: MakeStream) -> None:
 def test_fetched_data_reset_should_reset_all_fields(
     stream: MakeStream, subjects: str | None
 ) -> None:
-    """Messages that come while a batch is read belong to a later one; with `Trigger.AvailableNow` to the next run."""
+    """Messages that come while a batch is read belong to a later one; with `Trigger.AvailableNow`
+    to the next run.
+    """
     s = stream()
     s.fill(25)
     if subjects is not None:
@@ -289,7 +303,10 @@ def test_fetched_data_reset_should_reset_all_fields(
 
 
 def test_input_row_metrics(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
-    """Messages that come while the query runs; nothing waits after a batch without a limit. And it can be stopped."""
+    """Messages that come while the query runs; nothing waits after a batch without a limit.
+
+    And it can be stopped.
+    """
     s, other = stream(), stream()
     run = Run()
     frame = streaming(spark, s.url, f"{s.name},{other.name}")
@@ -352,7 +369,9 @@ def test_custom_metrics_with_rate_limit(
 
 
 def check_sources(run: Run, sources: int, rows: list[int]) -> None:
-    """The query has so many sources, and so many positions; they have read so many rows in each batch."""
+    """The query has so many sources, and so many positions; they have read so many rows in each
+    batch.
+    """
     assert [each["numInputRows"] for each in run.progress if each["numInputRows"]] == rows
     assert {len(each["sources"]) for each in run.progress} == {sources}
 
@@ -375,7 +394,9 @@ def test_stream_stream_self_join_generates_only_one_offset_in_log_and_correct_me
     sources: int,
     rows: int,
 ) -> None:
-    """One frame is one source, if all columns of the join are computed ones; with others Spark makes two sources."""
+    """One frame is one source, if all columns of the join are computed ones; with others Spark
+    makes two sources.
+    """
     s = stream()
     s.fill(4)
     frame = streaming(spark, s.url, s.name, maxMessagesPerTrigger=2).selectExpr(
@@ -395,7 +416,9 @@ def test_stream_stream_self_join_generates_only_one_offset_in_log_and_correct_me
 def test_current_partition_offsets_should_be_set_when_no_new_data_comes_in(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
 ) -> None:
-    """A union of one frame is one source; one of two frames has two, each with its own limit and position."""
+    """A union of one frame is one source; one of two frames has two, each with its own limit and
+    position.
+    """
     short, long = stream(), stream()
     short.fill(10)
     long.fill(25)
@@ -420,7 +443,9 @@ def test_current_partition_offsets_should_be_set_when_no_new_data_comes_in(
 @BOOLEANS
 @pytest.mark.parametrize("at", ["latest", "earliest", "specific offsets", "global timestamp"])
 def test_subscribing_topic_by_name(stream: MakeStream, at: str, fail_on_data_loss: str) -> None:
-    """A restarted query goes on exactly, wherever its options say that it starts, and keeps to other limits."""
+    """A restarted query goes on exactly, wherever its options say that it starts, and keeps to
+    other limits.
+    """
     s = stream()
     s.fill(25)
     options, first = {
@@ -440,7 +465,9 @@ def test_subscribing_topic_by_name(stream: MakeStream, at: str, fail_on_data_los
 def test_topic_level_offsets_tolerate_a_new_topic(
     stream: MakeStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An added stream is read from where the options say, and a removed one is forgotten, with a word."""
+    """An added stream is read from where the options say, and a removed one is forgotten, with a
+    word.
+    """
     old, new = stream(), stream()
     old.fill(10)
     new.fill(6)
@@ -476,7 +503,9 @@ def test_topic_level_offsets_tolerate_a_new_topic(
 def test_no_crash_looping_during_uncommitted_batch_retry_in_available_now_trigger(
     stream: MakeStream,
 ) -> None:
-    """A batch that failed is planned again as it was, although a stream was added and the limits are others."""
+    """A batch that failed is planned again as it was, although a stream was added and the limits
+    are others.
+    """
     s, added = stream(), stream()
     s.fill(7)
     failed = planning.driver(s.url, s.name, maxMessagesPerTrigger=5)
@@ -577,7 +606,9 @@ def test_available_now_should_throw_error_when_partitions_got_unavailable(
 
 @pytest.mark.usefixtures("no_election")
 def test_empty_partitions_should_not_record_to_latest_offset(stream: MakeStream) -> None:
-    """The only stream of a query is deleted: its position stays, and its end is unknown, which is no error."""
+    """The only stream of a query is deleted: its position stays, and its end is unknown, which is
+    no error.
+    """
     s = stream()
     s.fill(10)
     query = Query(s.url, s.name, failOnDataLoss="false")
@@ -626,7 +657,10 @@ def test_fail_on_data_loss_false_should_not_return_duplicated_records(
 
 
 def test_read_kafka_transactional_messages(stream: MakeStream) -> None:
-    """Messages of an atomic batch are there when it is committed. Removed ones do not count for a limit."""
+    """Messages of an atomic batch are there when it is committed.
+
+    Removed ones do not count for a limit.
+    """
     s = stream(allow_atomic=True)
     query = Query(s.url, s.name)
     for number in (1, 2, 3):
@@ -636,7 +670,8 @@ def test_read_kafka_transactional_messages(stream: MakeStream) -> None:
             f"{s.subject}.a", b"", headers + [("Nats-Batch-Commit", "1")] * (number == 3)
         )
     assert query.run().sequences == [1, 2, 3]
-    # Gaps at the beginning, in the middle and at the end of what is read, and wider ones than the limit.
+    # Gaps at the beginning, in the middle and at the end of what is read, and wider ones than the
+    # limit.
     s.fill(17)
     s.remove(4, 5, 6, 7, 9, 12, 14, 15, 16, 17, 20)
     run = query.run(maxMessagesPerTrigger=3)
@@ -649,7 +684,9 @@ def test_read_kafka_transactional_messages(stream: MakeStream) -> None:
 
 
 def test_concurrent_use_of_kafka_data_consumer(stream: MakeStream) -> None:
-    """Tasks of one process, which share its connection, read the same range and others of the stream."""
+    """Tasks of one process, which share its connection, read the same range and others of the
+    stream.
+    """
     s = stream()
     s.fill_in_turn(1000, ["a", "b"])
     choices: list[dict[str, object]] = [
@@ -687,7 +724,9 @@ def test_explicit_offsets(stream: MakeStream) -> None:
 
 
 def test_timestamp_provided_for_starting_and_ending(stream: MakeStream) -> None:
-    """A time counts for all streams: the first message stored then or later is the first one, or the first one not."""
+    """A time counts for all streams: the first message stored then or later is the first one, or
+    the first one not.
+    """
     s = stream()
     for _ in range(10):
         s.fill(1)
@@ -705,7 +744,8 @@ def test_timestamp_provided_for_starting_and_ending(stream: MakeStream) -> None:
     milliseconds = times[4] // 1_000_000
     expected = [number for number, ns in times.items() if ns >= milliseconds * 1_000_000]
     assert at(startingTimestamp=milliseconds) == expected
-    # A time beside a sequence. If they leave nothing between them, nothing is read: Kafka's source fails then.
+    # A time beside a sequence. If they leave nothing between them, nothing is read: Kafka's source
+    # fails then.
     assert at(startingOffsets='{"NAME": 9}', endingTimestamp=iso(times[10])) == [9]
     assert at(startingTimestamp=iso(times[7]), endingOffsets='{"NAME": 9}') == [7, 8]
     assert at(startingOffsets='{"NAME": 9}', endingTimestamp=iso(times[4])) == []
@@ -714,7 +754,9 @@ def test_timestamp_provided_for_starting_and_ending(stream: MakeStream) -> None:
 
 
 def test_no_matched_offset_for_timestamp(stream: MakeStream) -> None:
-    """Before all messages is the first one, after all is the end: there is no strategy `error` as in Kafka's source."""
+    """Before all messages is the first one, after all is the end: there is no strategy `error` as
+    in Kafka's source.
+    """
     s = stream()
     s.fill(10)
     first, last = (s.stored_time(sequence) for sequence in (1, 10))
@@ -763,7 +805,9 @@ def test_empty_ranges_ignored(spark: SparkSession, stream: MakeStream) -> None:
 
 @pytest.mark.usefixtures("no_connection_left")
 def test_start_offset_does_not_match_assigned(stream: MakeStream) -> None:
-    """Offsets of another query: none of them is read as an empty batch, whichever end of it has the stranger."""
+    """Offsets of another query: none of them is read as an empty batch, whichever end of it has the
+    stranger.
+    """
     s, other = stream(), stream()
     s.fill(10)
     other.fill(10)
@@ -857,7 +901,9 @@ def options_of_kafka() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(("theirs", "ours"), options_of_kafka(), ids=str)
 def test_unsupported_kafka_configs(theirs: str, ours: list[str]) -> None:
-    """An option of Kafka's source is refused, and the error names what the page names; or it is one here too."""
+    """An option of Kafka's source is refused, and the error names what the page names; or it is one
+    here too.
+    """
     if theirs in {spec.name for spec in SourceOptions.specs}:
         assert ours == [theirs]
         return

@@ -1,6 +1,8 @@
-"""Object Store buckets, written by nats-py and read back as rows, while others replace, delete and damage the objects.
+"""Object Store buckets, written by nats-py and read back as rows, while others replace, delete and
+damage the objects.
 
-Whatever happens, an object has its row with just the bytes of one of its versions, or an error says what is wrong.
+Whatever happens, an object has its row with just the bytes of one of its versions, or an error says
+what is wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass
 class Hooked:
-    """Reads as `inner` does, and does something once in between: before message `at` of read number `call`."""
+    """Reads as `inner` does, and does something once in between: before message `at` of read number
+    `call`.
+    """
 
     action: Callable[[], None]
     call: int = 1
@@ -243,7 +247,8 @@ def replace_by_link(bucket: Bucket) -> None:
     bucket.link("a", bucket.name, "b")
 
 
-#: What befalls "a" after the plan, the content that it has then, what is logged, and the data loss that it is.
+#: What befalls "a" after the plan, the content that it has then, what is logged, and the data loss
+#: that it is.
 AFTER_THE_PLAN: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes], str]] = {
     "replaced": (
         lambda bucket: bucket.put(("a", b"new" * 5000)),
@@ -307,7 +312,8 @@ def delete_link_and_target(bucket: Bucket) -> None:
     bucket.delete("t")
 
 
-#: What befalls an empty object "e", or a link "l" to "t", after the plan, and the content that they have then.
+#: What befalls an empty object "e", or a link "l" to "t", after the plan, and the content that they
+#: have then.
 AFTER_A_PLAN_WITHOUT_CHUNKS: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes]]] = {
     "nothing": (lambda bucket: None, {"e": b"", "l": b"1"}),
     "empty one replaced": (
@@ -391,7 +397,8 @@ def test_between_two_chunks(bucket: Bucket, to: str, read: Read) -> None:
         else:
             bucket.delete("a")
 
-    # Two requests are under way at most, of the 40 chunks: what is left of them goes before it is asked for.
+    # Two requests are under way at most, of the 40 chunks: what is left of them goes before it is
+    # asked for.
     between = Hooked(change, at=1, inner=read)
     contents = bucket.contents(
         *groups, read=between, together=2, settings=replace(SETTINGS, batch=5, max_bytes=50_000)
@@ -448,8 +455,8 @@ def test_a_connection_cut_in_mid_content(bucket: Bucket, position: int) -> None:
 # Damage
 
 
-#: Fields of the meta message of an object with 1000 bytes in 10 chunks, of which one may be gone, and what is found
-#: wrong. All that can be wrong is in tests/buckets.
+#: Fields of the meta message of an object with 1000 bytes in 10 chunks, of which one may be gone,
+#: and what is found wrong. All that can be wrong is in tests/buckets.
 DAMAGES: dict[str, tuple[dict[str, Any], str]] = {
     "gone": ({}, "says 10 chunks, and there are 9"),
     "digest": ({"digest": digest_text(hashlib.sha256(b"other").digest())}, "another digest"),
@@ -585,7 +592,10 @@ def test_links_that_lead_nowhere(bucket: Bucket, to: str, caplog: pytest.LogCapt
         bucket.link("x", bucket.name, "a")
     bucket.link("l", "NO_SUCH_BUCKET" if to == "bucket" else bucket.name, "x")
     said = {"bucket": "which cannot be read: .*stream not found", "link": "which is a link itself"}
-    expected = f"bucket {bucket.name}, object 'l' is a link to object 'x' of bucket .*{said.get(to, 'is not there')}"
+    expected = (
+        f"bucket {bucket.name}, object 'l' is a link to object 'x' of bucket "
+        f".*{said.get(to, 'is not there')}"
+    )
     groups = bucket.plan()
     with pytest.raises(DataLossError, match=expected):
         bucket.read(*groups)
@@ -595,7 +605,9 @@ def test_links_that_lead_nowhere(bucket: Bucket, to: str, caplog: pytest.LogCapt
 
 
 class Former:
-    """A connection to a server that is asked first for the state of a stream, and led it in former times."""
+    """A connection to a server that is asked first for the state of a stream, and led it in former
+    times.
+    """
 
     def __init__(self, connection: Connection, stream: str, answers: list[dict[str, Any]]) -> None:
         self.asked = 0
@@ -713,7 +725,8 @@ def test_a_meta_message_is_replaced_as_soon_as_the_state_of_the_stream_is_known(
     bucket.link("l", bucket.name, "a")
     groups = bucket.plan("l") if name == "l" else planned
     bucket.put(("a", b"new" * 1000))
-    # Read 1: the link's meta message, or the object's chunks, which are gone. 2: the meta message of "a".
+    # Read 1: the link's meta message, or the object's chunks, which are gone. 2: the meta message
+    # of "a".
     change = Hooked(lambda: bucket.put(("a", b"newer")), call=2, inner=read)
     assert bucket.contents(*groups, read=change, together=2)[name] == b"newer"
     assert change.done
@@ -788,7 +801,9 @@ def test_a_version_that_was_replaced_comes_later(
 
 
 def test_only_the_last_version_of_a_range_has_a_row(bucket: Bucket) -> None:
-    """Everything is read before the first row: a copy of a bucket may keep meta messages that were replaced."""
+    """Everything is read before the first row: a copy of a bucket may keep meta messages that were
+    replaced.
+    """
     versions: list[tuple[str, bytes, bool]] = [
         ("a", b"1", False),
         ("gone", b"2", False),
@@ -808,7 +823,9 @@ def test_only_the_last_version_of_a_range_has_a_row(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("seed", [0, *full(1, 2, 3)])
 def test_no_object_is_lost_and_none_doubled(bucket: Bucket, seed: int) -> None:
-    """Objects come and go before, between and while ranges are read; each read is planned before it begins."""
+    """Objects come and go before, between and while ranges are read; each read is planned before it
+    begins.
+    """
     chance = random.Random(seed)
     names = [f"o{at}" for at in range(6)]
     versions: dict[str, list[bytes]] = {name: [] for name in names}
@@ -851,7 +868,8 @@ def test_no_object_is_lost_and_none_doubled(bucket: Bucket, seed: int) -> None:
 
     last = {row["name"]: row["content"] for row in feed.rows}
     assert {name: last[name] for name in live} == live
-    # One row for each meta message at most, each with the bytes of one version, in the order they were written.
+    # One row for each meta message at most, each with the bytes of one version, in the order they
+    # were written.
     assert len({(row["name"], row["modified"]) for row in feed.rows}) == len(feed.rows)
     for name, written in versions.items():
         remaining = iter(written)

@@ -64,7 +64,8 @@ def test_a_batch(spark: SparkSession, bucket: Bucket) -> None:
     rows = frame.selectExpr(
         "*",
         "unix_micros(modified) AS micros",
-        "digest = concat('SHA-256=', translate(base64(unhex(sha2(content, 256))), '+/', '-_')) AS right",
+        "digest = concat('SHA-256=', translate(base64(unhex(sha2(content, 256))), '+/', '-_')) AS "
+        "right",
     ).collect()
     assert {row["name"]: bytes(row["content"]) for row in rows} == {**CONTENTS, "headed": b"x"}
     assert len(rows) == 5

@@ -1,4 +1,6 @@
-"""The offset is a file format: old checkpoints must be read for ever, and equal offsets have equal text."""
+"""The offset is a file format: old checkpoints must be read for ever, and equal offsets have equal
+text.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +184,9 @@ def test_refuses_in_one_sentence(content: Any, said: str) -> None:
 
 
 def hand_over(text: str) -> None:
-    """Hand the text of an offset over as Spark's process for a streaming source does (`main` of its module)."""
+    """Hand the text of an offset over as Spark's process for a streaming source does (`main` of its
+    module).
+    """
     reader = JetStreamStreamReader({"stream": "ORDERS"}, COLUMNS_SCHEMA)
     infile, content = io.BytesIO(), text.encode(errors="replace")
     for _ in ("start", "end"):

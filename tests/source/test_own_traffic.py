@@ -1,4 +1,6 @@
-"""A stream that stores what reading or writing it sends and receives: a warning says so once, and what helps."""
+"""A stream that stores what reading or writing it sends and receives: a warning says so once, and
+what helps.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,9 @@ def test_a_stream_that_stores_what_is_read_from_it_is_named_once(
         admin.publish("s.a", str(number))
     assert len(Query(server.url, "S", maxMessagesPerTrigger=1).run().counts) >= 3
     assert about(caplog, "S") == [
-        "stream S stores a copy of each message that is read from it, because its subjects (_INBOX.>) match those at "
-        "which the reader receives (_INBOX.>): set option inboxPrefix to a prefix that they do not match, or give the "
-        "stream narrower subjects"
+        "stream S stores a copy of each message that is read from it, because its subjects "
+        "(_INBOX.>) match those at which the reader receives (_INBOX.>): set option inboxPrefix to "
+        "a prefix that they do not match, or give the stream narrower subjects"
     ]
 
 
@@ -73,9 +75,10 @@ def test_a_query_that_reads_what_it_causes_is_told_to_choose_subjects(
     assert about(caplog, "S") == []
     Query(server.url, "S").run()
     assert about(caplog, "S") == [
-        "stream S stores what this query causes ($JS.EVENT.ADVISORY.API, $JS.EVENT.ADVISORY.CONSUMER.CREATED.>, "
-        "$JS.EVENT.ADVISORY.CONSUMER.DELETED.>), and the query reads it: each micro-batch causes the next one; set "
-        "option subjects to the subjects that the query is for"
+        "stream S stores what this query causes ($JS.EVENT.ADVISORY.API, "
+        "$JS.EVENT.ADVISORY.CONSUMER.CREATED.>, $JS.EVENT.ADVISORY.CONSUMER.DELETED.>), and the "
+        "query reads it: each micro-batch causes the next one; set option subjects to the subjects "
+        "that the query is for"
     ]
 
 

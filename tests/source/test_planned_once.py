@@ -1,4 +1,5 @@
-"""Spark plans a `load()` once: what later reads of the same frame, view or join see, and what errors say then.
+"""Spark plans a `load()` once: what later reads of the same frame, view or join see, and what
+errors say then.
 
 Tests of what Spark does fail when a release does something else, and say what can change then.
 """
@@ -22,13 +23,15 @@ from tests.support.calls import BUCKET_ROWS, OBJECT_ROWS, ROWS, data_source
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LOAD_AGAIN = (
-    "; Spark plans a DataFrame or view once: if it was used before, call load() again (in a streaming query, in the "
-    "function of foreachBatch)"
+    "; Spark plans a DataFrame or view once: if it was used before, call load() again (in a "
+    "streaming query, in the function of foreachBatch)"
 )
 
 
 def test_predicates_of_one_read_are_those_of_all_reads(spark: SparkSession) -> None:
-    """Why there is no option filterPushdown: a source that takes predicates gives wrong rows to other reads."""
+    """Why there is no option filterPushdown: a source that takes predicates gives wrong rows to
+    other reads.
+    """
 
     class Numbers(DataSource):
         @classmethod
@@ -68,7 +71,10 @@ def test_predicates_of_one_read_are_those_of_all_reads(spark: SparkSession) -> N
         together = other.where("number > 5").union(other.where("number > 15")).count()
     finally:
         spark.conf.set(PUSHDOWN, "false")
-    mended = "Spark plans each read: sources can take predicates again once both are right, (15, 20) and 20"
+    mended = (
+        "Spark plans each read: sources can take predicates again once both are right, (15, 20) "
+        "and 20"
+    )
     assert one_after_the_other == (15, 15), mended
     assert together == 10, mended
 
@@ -183,7 +189,10 @@ def test_what_a_frame_shows_when_it_is_read_again(
         .start()
     )
     query.awaitTermination()
-    changed = "Spark does not keep the first plan: docs/reading.md and the errors of tasks say that it does"
+    changed = (
+        "Spark does not keep the first plan: docs/reading.md and the errors of tasks say that it "
+        "does"
+    )
     assert joined == [FIRST, AGAIN], changed
     assert loaded == [FIRST, LOADED_AGAIN]
 

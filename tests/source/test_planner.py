@@ -1,4 +1,6 @@
-"""Planning against the real server, and the reading of what was planned, as Spark would have it done."""
+"""Planning against the real server, and the reading of what was planned, as Spark would have it
+done.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,9 @@ def test_answers_are_what_the_stream_holds(
 
 
 def test_spark_asks_twice_where_the_first_batch_begins(server: NatsServer) -> None:
-    """For its end, and again for its tasks: what happens in between belongs to no batch, or to the next one."""
+    """For its end, and again for its tasks: what happens in between belongs to no batch, or to the
+    next one.
+    """
     create(server.url, "S")
     fill(server.url, "S", 5)
     planner = driver(server.url, startingOffsets="latest")
@@ -226,7 +230,9 @@ def test_available_now_where_messages_make_way_for_newer_ones(server: NatsServer
 
 
 def test_the_last_commit_is_waited_for(server: NatsServer) -> None:
-    """With `availableNow` Spark ends who plans as soon as nothing is left to read: nobody would finish the commit."""
+    """With `availableNow` Spark ends who plans as soon as nothing is left to read: nobody would
+    finish the commit.
+    """
     create(server.url, "HELD", retention="interest")
     with WireProxy(server.url) as proxy:
         planner = driver(proxy.url, "HELD", durable="spark")
@@ -391,7 +397,8 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, given: dict[
     planner = driver(server.url, maxMessagesPerTrigger=11, **given)
     batches = list(run(planner, batches=4))[2:]
     expected = [read(server.url, planner.ranges(*batch)) for batch in batches]
-    # Meanwhile the stream has grown and was filled with other things; and the new driver has other limits.
+    # Meanwhile the stream has grown and was filled with other things; and the new driver has other
+    # limits.
     fill(server.url, "S", 500, lambda i: ("rare", "often.1", "else")[i % 3])
     for split in SPLITS:
         other = driver(server.url, **given, **split)
@@ -415,7 +422,9 @@ def edges(parts: Iterable[SequenceRange]) -> list[tuple[str, int, int]]:
 def test_a_batch_that_runs_again_has_the_same_tasks(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], read_with: str
 ) -> None:
-    """Message ids name the task: messages published while it is planned again, and other options, move no cut."""
+    """Message ids name the task: messages published while it is planned again, and other options,
+    move no cut.
+    """
     sparse(server.url, allow_direct=True)
     for sequence in range(100, 900, 33):
         api(server.url, "STREAM.MSG.DELETE.S", {"seq": sequence})
@@ -490,7 +499,9 @@ def test_tasks_keep_their_numbers_when_messages_go(server: NatsServer) -> None:
 
 
 def test_cuts_make_no_batch(server: NatsServer) -> None:
-    """Spark runs a batch when the text of the offset has changed; a new version of the format must not do that."""
+    """Spark runs a batch when the text of the offset has changed; a new version of the format must
+    not do that.
+    """
     for name in "ST":
         create(server.url, name)
         fill(server.url, name, 20)
@@ -607,7 +618,9 @@ def test_how_long_a_query_waits_for_its_first_connection(
 
 
 def test_the_end_that_is_reported_is_what_the_query_can_read(server: NatsServer) -> None:
-    """Whatever the limits, and not beyond the last message that matches: a lag of 0 must be possible."""
+    """Whatever the limits, and not beyond the last message that matches: a lag of 0 must be
+    possible.
+    """
     create(server.url, "S")
     fill(server.url, "S", 30)
     fill(server.url, "S", 20, lambda _: "b")
@@ -623,7 +636,9 @@ def test_the_end_that_is_reported_is_what_the_query_can_read(server: NatsServer)
 def test_an_idle_query_does_not_look_for_what_matches(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch, following: str
 ) -> None:
-    """Spark asks for the end, and for the one to report, a hundred times in a second: each look is a consumer."""
+    """Spark asks for the end, and for the one to report, a hundred times in a second: each look is
+    a consumer.
+    """
     create(server.url, "S")
     fill(server.url, "S", 10)
     fill(server.url, "S", 1, lambda _: following)
@@ -640,7 +655,9 @@ def test_an_idle_query_does_not_look_for_what_matches(
 
 @pytest.mark.parametrize("read_with", ["consumer", "direct"])
 def test_a_filter_that_matches_everything(server: NatsServer, read_with: str) -> None:
-    """A server finds no last message for the filter `>` if the message at the last sequence was deleted."""
+    """A server finds no last message for the filter `>` if the message at the last sequence was
+    deleted.
+    """
     create(server.url, "S", allow_direct=True)
     fill(server.url, "S", 20)
     planner = driver(server.url, subjects=">", readWith=read_with)
@@ -655,7 +672,10 @@ def test_a_filter_that_matches_everything(server: NatsServer, read_with: str) ->
 def test_the_last_message_read_is_looked_up_once_for_a_batch(
     monkeypatch: pytest.MonkeyPatch, denied: bool, term: str
 ) -> None:
-    """And not at all while the same leader leads. A consumer does it where the account may get no messages."""
+    """And not at all while the same leader leads.
+
+    A consumer does it where the account may get no messages.
+    """
     set_timing(monkeypatch, ask_again=60.0)  # a slow reply is no reason to ask twice
     with FakeJetStream() as fake:
         leaders = [term]
@@ -697,7 +717,10 @@ def test_the_last_message_read_is_looked_up_once_for_a_batch(
 
 @pytest.mark.parametrize("answer", [None, b"NATS/1.0 503\r\n\r\n"], ids=["silent", "unheard"])
 def test_a_leader_that_did_not_answer_once_is_asked_again(answer: bytes | None) -> None:
-    """A consumer looks the last message read up in its place. For the end it has the last word, as before."""
+    """A consumer looks the last message read up in its place.
+
+    For the end it has the last word, as before.
+    """
     with FakeJetStream() as fake:
         fake.store(100)
         fake.look = lambda: fake.info(num_replicas=3)
@@ -753,7 +776,9 @@ def test_a_batch_that_was_counted_as_nothing_has_the_same_tasks_again() -> None:
 
 
 def test_a_replica_that_has_found_nothing_is_not_believed_for_long() -> None:
-    """Where the leader may not be asked, what waits on a quiet stream needs no new message to be read."""
+    """Where the leader may not be asked, what waits on a quiet stream needs no new message to be
+    read.
+    """
     with FakeJetStream() as fake:
         fake.store(20)
         now = parse_time(fake.info()["ts"])
@@ -772,7 +797,9 @@ def test_a_replica_that_has_found_nothing_is_not_believed_for_long() -> None:
 
 
 def test_a_time_that_a_replica_has_not_reached() -> None:
-    """Where the leader may not be asked, one consumer that finds nothing does not make the query begin at the end."""
+    """Where the leader may not be asked, one consumer that finds nothing does not make the query
+    begin at the end.
+    """
     with FakeJetStream() as fake:
         fake.store(20)
         fake.look = lambda: fake.info(num_replicas=3)
@@ -785,7 +812,10 @@ def test_a_time_that_a_replica_has_not_reached() -> None:
 @pytest.mark.parametrize("read_with", ["consumer", "direct"])
 @pytest.mark.parametrize("gaps", [False, True])
 def test_a_time_that_the_server_looks_for_in_the_wrong_place(read_with: str, gaps: bool) -> None:
-    """Servers before 2.12 do where sequences are missing, or nothing follows. This one names the first message."""
+    """Servers before 2.12 do where sequences are missing, or nothing follows.
+
+    This one names the first message.
+    """
     with FakeJetStream() as fake:
         fake.store(100)
         for sequence in range(1, 97, 7) if gaps else ():
@@ -823,7 +853,9 @@ def test_a_leader_that_cannot_be_asked_a_second_time() -> None:
 
 
 def test_a_batch_without_cuts_past_a_lost_tail() -> None:
-    """An older release has planned it, or Spark 4.0: it has no task, and the next batch notices the loss."""
+    """An older release has planned it, or Spark 4.0: it has no task, and the next batch notices the
+    loss.
+    """
     with FakeJetStream() as fake:
         fake.store(50)
         start, end = (Offset({"S": StreamPosition(at, CREATED)}) for at in (51, 61))
@@ -964,7 +996,9 @@ def test_a_stream_that_is_gone_or_created_again(server: NatsServer, no_election:
 def test_the_time_of_a_skipped_message(
     retention: str, last: int, after: tuple[int, int] | None, expected: tuple[int, int] | None
 ) -> None:
-    """A message that the server skipped is the last one of the position, and has a time before that of message 1."""
+    """A message that the server skipped is the last one of the position, and has a time before that
+    of message 1.
+    """
 
     class Probe:
         def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:

@@ -105,7 +105,8 @@ def test_shares_by_messages(counts: dict[str, int], least: int, most: int, rando
         if number > max(1, needed[name]):
             # Its last task went to no other stream, because its tasks were the largest.
             assert all(counts[name] / (number - 1) >= counts[other] / full[other] for other in full)
-    # Whatever the order in which the streams were counted: a batch that runs again must have the same tasks.
+    # Whatever the order in which the streams were counted: a batch that runs again must have the
+    # same tasks.
     names = list(counts)
     random.shuffle(names)
     assert tasks_of({name: counts[name] for name in names}, least, most) == tasks
@@ -231,7 +232,9 @@ def test_a_large_plan_ends_with_pieces_of_unknown_counts() -> None:
 def test_a_stream_that_moves_is_covered_and_not_promised_more_than_it_has(
     matching: set[int], max_messages: int, least: int, seed: int, removes: bool
 ) -> None:
-    """A task that finds less than promised reports a loss: nothing may be promised that is not there."""
+    """A task that finds less than promised reports a loss: nothing may be promised that is not
+    there.
+    """
     stream = MovingStream(matching, seed, removes=removes)
     whole = a_range(1, stream.end)
     pieces = cut(whole, max_messages=max_messages, min_partitions=least, probe=stream)
@@ -285,7 +288,9 @@ def test_the_same_cuts_whatever_the_stream_holds_by_now(
 
 
 def test_the_arithmetic_of_cuts_is_part_of_the_format() -> None:
-    """The first piece reads what is before the first cut too, and a piece before the range is empty."""
+    """The first piece reads what is before the first cut too, and a piece before the range is
+    empty.
+    """
 
     def edges(first: int) -> list[tuple[int, int]]:
         split = Split((10, 3, 21, 1, 40, 2, 43), [11, 7, None])

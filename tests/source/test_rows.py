@@ -1,4 +1,6 @@
-"""Row for row what was published, whatever it looks like; the columns a schema asks for and no others."""
+"""Row for row what was published, whatever it looks like; the columns a schema asks for and no
+others.
+"""
 
 from __future__ import annotations
 

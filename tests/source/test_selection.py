@@ -1,4 +1,6 @@
-"""Streams that a query finds by their names and metadata: made, deleted and made again while it reads."""
+"""Streams that a query finds by their names and metadata: made, deleted and made again while it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def delete(server: NatsServer, name: str) -> None:
 
 
 class Finder:
-    """A query, restarted at will. A look for streams is due at each micro-batch. `found` is what was read."""
+    """A query, restarted at will.
+
+    A look for streams is due at each micro-batch. `found` is what was read.
+    """
 
     def __init__(self, server: NatsServer, pattern: str | None = "A_*", **given: Any) -> None:
         self.url = server.url
@@ -331,7 +336,9 @@ def test_available_now(server: NatsServer) -> None:
 
 
 def test_a_first_end_without_a_start(server: NatsServer) -> None:
-    """Spark 4.0 and 4.1 ask for it so, also when a query goes on: a new stream is read from its first message."""
+    """Spark 4.0 and 4.1 ask for it so, also when a query goes on: a new stream is read from its
+    first message.
+    """
     create(server.url, "A_1")
     query = Finder(server)
     fill(server.url, "A_1", 5)
@@ -422,8 +429,8 @@ def test_a_loss_that_is_accepted(server: NatsServer, caplog: pytest.LogCaptureFi
     assert query.rest() == {}
     assert query.names == []
     assert caplog.messages == [
-        "stream A_1 was deleted, and had messages that were not read; failOnDataLoss is false, so the query goes on "
-        "without them"
+        "stream A_1 was deleted, and had messages that were not read; failOnDataLoss is false, so "
+        "the query goes on without them"
     ]
 
 
@@ -439,8 +446,8 @@ def test_a_stream_that_is_deleted_under_a_batch_had_more_than_that(
     assert query.take(end) == {}
     assert query.rest() == {}
     lost = (
-        "stream A_1 was deleted, and had messages that were not read; failOnDataLoss is false, so the query goes on "
-        "without them"
+        "stream A_1 was deleted, and had messages that were not read; failOnDataLoss is false, so "
+        "the query goes on without them"
     )
     assert caplog.messages == [lost, lost]
 
@@ -520,7 +527,9 @@ def test_a_stream_that_is_made_again_between_two_looks(
 
 
 def test_metadata_that_changes(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
-    """A stream joins when it gets what is asked for, and leaves when two looks have not seen that any more."""
+    """A stream joins when it gets what is asked for, and leaves when two looks have not seen that
+    any more.
+    """
 
     def label(name: str, team: str) -> None:
         config = {
@@ -546,7 +555,8 @@ def test_metadata_that_changes(server: NatsServer, caplog: pytest.LogCaptureFixt
     assert query.step() == {}
     assert query.names == ["A_2"]
     assert caplog.messages == ["stream A_1 does not match any more: the query forgets it"]
-    # A batch that was planned before keeps the stream; a new run sees at once that it does not match.
+    # A batch that was planned before keeps the stream; a new run sees at once that it does not
+    # match.
     fill(server.url, "A_2", 2)
     end = query.plan()
     label("A_2", "other")
@@ -609,7 +619,9 @@ def test_a_checkpoint_and_other_options(
 
 
 def test_a_batch_that_was_planned_with_a_pattern_and_runs_with_names(server: NatsServer) -> None:
-    """What the pattern had found is not passed over, whatever the position of a stream that option stream adds."""
+    """What the pattern had found is not passed over, whatever the position of a stream that option
+    stream adds.
+    """
     create(server.url, "A_1")
     query = Finder(server)
     fill(server.url, "A_1", 2)
@@ -641,7 +653,9 @@ def test_work_queues_need_an_option_of_their_own(server: NatsServer) -> None:
 
 
 class Account:
-    """Answers STREAM.LIST, or STREAM.NAMES, as a server with these streams does; `page` comes before each answer."""
+    """Answers STREAM.LIST, or STREAM.NAMES, as a server with these streams does; `page` comes
+    before each answer.
+    """
 
     prefix = "$JS.API"
 
@@ -744,7 +758,10 @@ UNSUPPORTED = "unsupported - required API level: 9, current API level: 5"
 def test_a_stream_whose_server_is_away(
     caplog: pytest.LogCaptureFixture, why: Any, said: str
 ) -> None:
-    """A query that begins must know all; a running one finds the stream later. Others do not matter."""
+    """A query that begins must know all; a running one finds the stream later.
+
+    Others do not matter.
+    """
     account = Account(["A_1", "A_2", "B"], 256, {"A_2": why})
     narrow = select(account, streamPattern="B")
     narrow.look(complete=True)
@@ -858,7 +875,9 @@ def test_a_server_of_a_cluster_is_away(caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_lost_and_nothing_comes_twice(server: NatsServer, seed: int) -> None:
-    """Streams come and go under load, and the query is killed at any step; a model knows what it must have read."""
+    """Streams come and go under load, and the query is killed at any step; a model knows what it
+    must have read.
+    """
     chance = random.Random(seed)
     query = Finder(
         server, maxMessagesPerTrigger=7, failOnDataLoss="false", startingOffsets="latest"
@@ -926,7 +945,8 @@ def test_spark(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
     fill(server.url, "A_2", 3)
     run.wait_for(5, query)
 
-    # The progress of a micro-batch comes after its rows, and the rows of A_2 may be those of two micro-batches.
+    # The progress of a micro-batch comes after its rows, and the rows of A_2 may be those of two
+    # micro-batches.
     def all_read() -> bool:
         a2 = lag(query.lastProgress).get("A_2")
         return a2 is not None and a2.next == 4

@@ -1,4 +1,5 @@
-"""Streaming reads for which Spark's Kafka source has no tests, and what Spark itself shows of errors.
+"""Streaming reads for which Spark's Kafka source has no tests, and what Spark itself shows of
+errors.
 
 tests/source/test_like_kafka.py has limits, restarts and losses.
 """
@@ -56,7 +57,10 @@ def test_spark_shows_a_warning_of_the_planner_among_its_own_lines(
     spark: SparkSession, stream: MakeStream, spark_log: SparkLog, tmp_path: Path
 ) -> None:
     s = stream()
-    says = rf"/\d\d \d\d:\d\d:\d\d WARN spark_jetstream\.source\.positions: no subject of stream {s.name} "
+    says = (
+        r"/\d\d \d\d:\d\d:\d\d WARN spark_jetstream\.source\.positions: no subject of stream "
+        rf"{s.name} "
+    )
     assert batch(spark, s.url, s.name, ONLY, subjects="misspelt.b").collect() == []
     spark_log.wait_for(rf"{says}.*\(misspelt\.b\)")
     available_now(streaming(spark, s.url, s.name, ONLY, subjects="misspelt.q"), tmp_path)
@@ -126,7 +130,9 @@ def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
 
 @pytest.mark.usefixtures("no_connection_left")
 def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
-    """What does not match comes and goes; the offset keeps up, or a restart could not tell it from a loss."""
+    """What does not match comes and goes; the offset keeps up, or a restart could not tell it from
+    a loss.
+    """
     s = stream(max_msgs=100)
 
     def new_planner() -> Planner:

@@ -28,7 +28,9 @@ def running() -> Iterator[NatsServer]:
 
 @pytest.fixture
 def server(running: NatsServer, no_connection_left: None) -> NatsServer:
-    """A server with nothing but the stream S of `COUNT` messages, on disk, that answers direct gets."""
+    """A server with nothing but the stream S of `COUNT` messages, on disk, that answers direct
+    gets.
+    """
     if not running.running:
         running.start()
     streams = {

@@ -1,6 +1,8 @@
-"""`read_direct` against answers that lie: replicas that lag, mirrors that lack messages, answers with holes.
+"""`read_direct` against answers that lie: replicas that lag, mirrors that lack messages, answers
+with holes.
 
-Each comes from a fake JetStream that gives it on purpose; what a real server does is in `test_direct.py`.
+Each comes from a fake JetStream that gives it on purpose; what a real server does is in
+`test_direct.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ Request = dict[str, Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
-    """The first frames load parts of pyarrow, which takes longer than some tests wait for an answer."""
+    """The first frames load parts of pyarrow, which takes longer than some tests wait for an
+    answer.
+    """
     assert len(pa.array(np.zeros(3, np.int64)).take(pa.array(np.arange(2)))) == 2
 
 
@@ -385,7 +389,8 @@ def test_a_stream_that_was_created_again(fake: FakeJetStream, read: Read, when: 
     found: list[int] = []
     with pytest.raises(DataLossError, match=r"stream S was deleted and created again \(at 2024"):
         collect(read(batch=30), found)
-    # What came after the last look that was good is not handed out where that look would be the last one.
+    # What came after the last look that was good is not handed out where that look would be the
+    # last one.
     assert found == (ALL[:90] if when == 2 else [])
 
 

@@ -1,6 +1,8 @@
-"""The current table of a bucket, read below Spark from the real server, while it is written to and broken.
+"""The current table of a bucket, read below Spark from the real server, while it is written to and
+broken.
 
-Whatever happens, each key comes exactly once, by a revision that was its latest at some time during the read.
+Whatever happens, each key comes exactly once, by a revision that was its latest at some time during
+the read.
 """
 
 from __future__ import annotations
@@ -224,7 +226,10 @@ def test_keys_that_are_no_utf8_are_told_apart(
 def test_a_key_whose_newest_revision_goes_during_the_read_has_the_one_before(
     stream: MakeStream, rest: list[str]
 ) -> None:
-    """The reader is past that one. Only if nothing follows does the consumer wait for what it had on its list."""
+    """The reader is past that one.
+
+    Only if nothing follows does the consumer wait for what it had on its list.
+    """
     bucket = make_bucket(stream, max_msgs_per_subject=3, deny_delete=False)
     bucket.publisher.publish([put(bucket, "late", b"before")])
     fill(bucket)
@@ -264,7 +269,8 @@ def test_writers_at_work(
                 keys = [f"k.{int(500 * chance.random() ** 4)}" for _ in range(20)]
                 sequences = publisher.publish([put(bucket, key, b"w") for key in keys])
                 written[number] += zip(sequences, keys, strict=True)
-                # Direct gets find no end of a stream that is written to without a pause, and say so.
+                # Direct gets find no end of a stream that is written to without a pause, and say
+                # so.
                 if direct:
                     turns.acquire()
 
@@ -363,7 +369,9 @@ def test_a_replica_that_lags_where_the_leader_cannot_be_asked(history: int) -> N
 def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_lags(
     again: bool,
 ) -> None:
-    """As it lists objects: the newer one is no reason to fail, also if another one replaces it before its turn."""
+    """As it lists objects: the newer one is no reason to fail, also if another one replaces it
+    before its turn.
+    """
 
     def replace_first(request: dict[str, Any]) -> dict[str, Any]:
         fake.messages.pop(50, None)
@@ -384,7 +392,9 @@ def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_la
 
 
 def test_messages_that_are_counted_and_never_delivered() -> None:
-    """Each new consumer counts one and delivers none: that is an outage, also without an error of the server."""
+    """Each new consumer counts one and delivers none: that is an outage, also without an error of
+    the server.
+    """
     with FakeJetStream() as fake:
         fake.store(10)
 

@@ -30,7 +30,8 @@ def test_why_a_stream_is_silent(nats_server: NatsServer, stream: MakeStream, nam
     s.fill(2)
     assert (
         why(3600)
-        == f"stream {s.name} stores messages (the last one is 2), so it is slow, or its answers get lost"
+        == f"stream {s.name} stores messages (the last one is 2), so it is slow, or its answers "
+        "get lost"
     )
     assert why().startswith(
         f"stream {s.name} answers requests and stores nothing (its last message is 2): its server"

@@ -1,4 +1,6 @@
-"""Reads with many filters: how much is asked does not grow with them, and only the leader ends a range."""
+"""Reads with many filters: how much is asked does not grow with them, and only the leader ends a
+range.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,10 @@ def test_a_stream_with_room_for_one_consumer_is_read_with_many_filters(server: N
 
 
 def clustered(fake: FakeJetStream, *leaders: str, silent: int = 1) -> None:
-    """Let a cluster of A, B and C have the stream. The leaders are those of the next looks, then A."""
+    """Let a cluster of A, B and C have the stream.
+
+    The leaders are those of the next looks, then A.
+    """
     left = list(leaders)
 
     def look() -> dict[str, Any]:
@@ -120,7 +125,8 @@ def test_a_consumer_beside_the_leader_does_not_end_a_range(
     fake: FakeJetStream, leaders: list[str], second: str
 ) -> None:
     clustered(fake, *leaders)
-    # The first reads, the next two are asked whether the leader has more, and the last reads the rest.
+    # The first reads, the next two are asked whether the leader has more, and the last reads the
+    # rest.
     fake.placed = ["B", second, "A", "B"]
     fake.lagging = [40, 40]
     part = whole(MANY, end=COUNT + 1)

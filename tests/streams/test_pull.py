@@ -1,4 +1,7 @@
-"""`read_range` against the real server: its requests and consumers. What both readers do is in `test_readers.py`."""
+"""`read_range` against the real server: its requests and consumers.
+
+What both readers do is in `test_readers.py`.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,9 @@ def test_a_consumer_that_our_server_does_not_know_yet(
 
 @pytest.mark.parametrize("count", [None, 100, 60])
 def test_a_replica_that_lags(count: int | None) -> None:
-    """The leader says that messages are missing, whatever was counted: the count may be that of a replica that lags."""
+    """The leader says that messages are missing, whatever was counted: the count may be that of a
+    replica that lags.
+    """
     with FakeJetStream() as fake:
         fake.store(100)
         fake.lagging = [60] * 5
@@ -152,7 +157,10 @@ def test_a_count_that_is_too_low_where_the_leader_may_not_be_asked(count: int) -
 
 
 def test_a_leader_that_nobody_hears_once() -> None:
-    """It is asked again after the next consumer, and knows what that lacks. Without a lag one is enough."""
+    """It is asked again after the next consumer, and knows what that lacks.
+
+    Without a lag one is enough.
+    """
     with FakeJetStream() as fake:
         fake.store(100)
         unheard = iter([UNHEARD])
@@ -168,7 +176,10 @@ def test_a_leader_that_nobody_hears_once() -> None:
 
 
 def test_a_look_at_the_stream_that_is_answered_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader has asked once more by then. The answer is no message of the consumer, which goes on."""
+    """The reader has asked once more by then.
+
+    The answer is no message of the consumer, which goes on.
+    """
     set_timing(monkeypatch, ask_again=0.01)
     with FakeJetStream() as fake:
         fake.store(100)
@@ -289,14 +300,19 @@ def test_requests_whose_last_byte_is_used(
 def test_a_request_that_ends_while_the_next_ones_go_out(
     server: NatsServer, proxy: WireProxy
 ) -> None:
-    """Of two requests one ends silently, with its last message and its last byte. The end of the other is on its way.
+    """Of two requests one ends silently, with its last message and its last byte. The end of the
+    other is on its way.
 
-    The reader has both of their messages in one run, and sends two requests. Their last bytes end both silently, too.
+    The reader has both of their messages in one run, and sends two requests. Their last bytes end
+    both silently, too.
     """
     settings = replace(SETTINGS, batch=5)
 
     def stream(name: str, large: int) -> list[int]:
-        """Store messages of which two are `large`. Return what each takes of the bytes of a request."""
+        """Store messages of which two are `large`.
+
+        Return what each takes of the bytes of a request.
+        """
         create(server.url, name)
         sizes = [100, 50] * 5 + [large] * 2 + [10] * 18
         with Publisher(server.url) as publisher:
@@ -339,7 +355,9 @@ def test_one_consumer_catches_up(
 
 
 def test_requests_that_bytes_end_never_grow(server: NatsServer, proxy: WireProxy) -> None:
-    """Or more is under way than the server keeps for a connection (64 MiB), and it cuts the connection."""
+    """Or more is under way than the server keeps for a connection (64 MiB), and it cuts the
+    connection.
+    """
     create(server.url, "B")
     with Publisher(server.url) as publisher:
         publisher.publish([Message("B.a", b"x" * 1000) for _ in range(COUNT)])
@@ -551,7 +569,10 @@ def test_messages_removed_while_they_are_waited_for(server: NatsServer, followed
 
 @pytest.mark.full
 def test_a_stream_that_loses_its_tail_while_it_is_read(tmp_path: Path) -> None:
-    """What is left of the range does not exist. No consumer begins past the end (`interest_streams.PAST_THE_END`)."""
+    """What is left of the range does not exist.
+
+    No consumer begins past the end (`interest_streams.PAST_THE_END`).
+    """
     store, kept = tmp_path / "store", tmp_path / "kept"
     with NatsServer(store_dir=store) as server, WireProxy(server.url) as proxy:
         create(server.url, "S", storage="file")

@@ -1,8 +1,8 @@
-"""`read_range`, `read_direct` and `read_auto` against the real server, while the wire, the server and the stream are
-broken under them.
+"""`read_range`, `read_direct` and `read_auto` against the real server, while the wire, the server
+and the stream are broken under them.
 
-All have one contract: whatever happens, a range gives its messages in order and each once, or an error that says what
-is gone.
+All have one contract: whatever happens, a range gives its messages in order and each once, or an
+error that says what is gone.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ def test_a_connection_cut_in_mid_read(
 
 
 def rest_through_silence(messages: Iterator[MessageRun], proxy: WireProxy) -> list[int]:
-    """The sequences of the rest, on a wire that is silent until the client has given its connection up."""
+    """The sequences of the rest, on a wire that is silent until the client has given its connection
+    up.
+    """
     before = proxy.connections
     proxy.stall()
     with ThreadPoolExecutor(1) as pool:
@@ -417,7 +419,8 @@ def test_a_leader_that_steps_down(read: Read, cluster: NatsCluster) -> None:
     for number, messages in enumerate(read(cluster.url, replicated(cluster, stream), SMALL)):
         found += messages.sequences.tolist()
         if number in {1, 5}:
-            cluster.wait_ready()  # who leads the metadata refuses this as long as it does not know the stream's leader
+            # who leads the metadata refuses this as long as it does not know the stream's leader
+            cluster.wait_ready()
             api(cluster.url, f"STREAM.LEADER.STEPDOWN.{stream}")
     assert found == ALL
 
@@ -457,7 +460,8 @@ def test_a_server_of_a_cluster_that_has_to_catch_up(read: Read, cluster: NatsClu
     leader = cluster.leader_of(stream)
     url, late = cluster.urls[leader], (leader + 1) % 3
     cluster.kill(late)
-    cluster.wait_ready()  # it may have led the metadata, and without that leader nothing can be asked
+    # it may have led the metadata, and without that leader nothing can be asked
+    cluster.wait_ready()
     fill(url, stream, count, size=4000)
     part = part_of(url, stream, first, count=None)
     with ThreadPoolExecutor(1) as pool:
@@ -476,8 +480,8 @@ def test_any_sequence_of_faults(
 ) -> None:
     chance = random.Random(seed)
     # By number, and not each with a chance: an answer of 1,000 messages comes again as a whole, and
-    # might be spoiled each time until `retry_timeout` has passed. Each message that is read comes in
-    # a frame, so that all of these pass.
+    # might be spoiled each time until `retry_timeout` has passed. Each message that is read comes
+    # in a frame, so that all of these pass.
     to_spoil = set(chance.sample(range(2000), 10))
     passed = itertools.count()
 

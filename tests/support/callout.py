@@ -19,7 +19,9 @@ _SERVICE = {"user": "service", "password": "x"}
 
 
 class Callout:
-    """A service that accepts each login, and `config` of a server that asks it: an account A with JetStream."""
+    """A service that accepts each login, and `config` of a server that asks it: an account A with
+    JetStream.
+    """
 
     def __init__(self) -> None:
         self._issuer = identity(nkeys.PREFIX_BYTE_ACCOUNT)
@@ -34,7 +36,9 @@ class Callout:
     def serving(
         self, server: NatsServer, heard: Callable[[dict[str, Any]], object]
     ) -> Iterator[None]:
-        """Answer each request of a server when `heard` has returned, which is called with what the server asks."""
+        """Answer each request of a server when `heard` has returned, which is called with what the
+        server asks.
+        """
         admin = JetStreamAdmin(servers=server.url, **_SERVICE)
         with admin, admin.subscribe("$SYS.REQ.USER.AUTH") as requests:
 

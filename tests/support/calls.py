@@ -1,4 +1,6 @@
-"""The data source called in this process as Spark calls it: what a query would run into, without a query."""
+"""The data source called in this process as Spark calls it: what a query would run into, without a
+query.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,8 @@ def data_source(options: Mapping[str, object]) -> JetStreamDataSource:
 def refusal_of(failure: BaseException, *, in_task: bool = False) -> tuple[str, str]:
     """As `queries.refusal`, of an error that was raised in this process.
 
-    What the driver raises must have no cause, which Spark would show as well. Of what a task raises it
-    shows the last error alone.
+    What the driver raises must have no cause, which Spark would show as well. Of what a task raises
+    it shows the last error alone.
     """
     return refusal_in("".join(traceback.format_exception(failure, chain=not in_task)))
 
@@ -115,8 +117,8 @@ def stored(stream: Stream, /, **options: object) -> list[Stored]:
 class Query:
     """A streaming query: `run` reads what is there and stops, as with the trigger availableNow.
 
-    Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run. After `resume` it can
-    also be read by single micro-batches.
+    Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run.
+    After `resume` it can also be read by single micro-batches.
     """
 
     def __init__(self, url: str, stream: str | None = None, /, **options: Any) -> None:
@@ -134,7 +136,9 @@ class Query:
         self.ends: list[dict[str, Any]] = []
 
     def resume(self, **changed: Any) -> Query:
-        """Begin, or go on from the checkpoint as a new process would, with other options if some have changed."""
+        """Begin, or go on from the checkpoint as a new process would, with other options if some
+        have changed.
+        """
         self.options |= changed
         self._reader: Any = data_source(self.options).streamReader(self.schema)
         if self.end is None:
@@ -220,7 +224,9 @@ def rows_of(reader: Any, partitions: Iterable[InputPartition]) -> Iterator[Row]:
 
 
 def writer_of(mode: str, options: Mapping[str, object], schema: pa.Schema) -> Writer:
-    """The writer of a batch (mode b) or of a micro-batch (mode s); raises what is known before any task starts."""
+    """The writer of a batch (mode b) or of a micro-batch (mode s); raises what is known before any
+    task starts.
+    """
     source = data_source(options)
     struct = from_arrow_schema(schema)
     return (
@@ -231,7 +237,10 @@ def writer_of(mode: str, options: Mapping[str, object], schema: pa.Schema) -> Wr
 
 
 def store(writer: Writer, batches: Iterable[pa.RecordBatch], batch: int = 0, run: str = "") -> None:
-    """Run the only task of a write, and commit it; abort and raise what the task raises. `run` is that of the query."""
+    """Run the only task of a write, and commit it; abort and raise what the task raises.
+
+    `run` is that of the query.
+    """
     anything: Any = writer
     number = (batch,) if isinstance(writer, DataSourceStreamWriter) else ()
     try:

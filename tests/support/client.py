@@ -1,4 +1,6 @@
-"""A few things done with a server through nats-py, and a client of a few lines that sees every byte."""
+"""A few things done with a server through nats-py, and a client of a few lines that sees every
+byte.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,8 @@ def tls_config(
     authority: trustme.CA | None = None,
     days: float = 400,
 ) -> str:
-    """The `tls` block of a server with this name; its authority is in `ca.pem`, a client in `client.pem`.
+    """The `tls` block of a server with this name; its authority is in `ca.pem`, a client in
+    `client.pem`.
 
     The certificates expire in so many days.
     """
@@ -99,7 +102,10 @@ def tls_config(
     for file, host in (("server", name), ("client", "client@example.org")):
         cert = authority.issue_cert(host, not_after=end)
         cert.private_key_and_cert_chain_pem.write_to_path(str(folder / f"{file}.pem"))
-    files = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem", ca_file: "{folder}/ca.pem"'
+    files = (
+        f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem", ca_file: '
+        f'"{folder}/ca.pem"'
+    )
     return f"tls {{ {files}, timeout: 5, {more} }}"
 
 

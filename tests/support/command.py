@@ -1,4 +1,6 @@
-"""Commands of ``spark-jetstream``, run in this process, or on a terminal: what somebody sees there, and answers."""
+"""Commands of ``spark-jetstream``, run in this process, or on a terminal: what somebody sees there,
+and answers.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ class Ran:
 
 
 def run_command(*arguments: object, url: str | None = None, stdin: bytes = b"") -> Ran:
-    """Run ``spark-jetstream`` with these arguments, and ``--server url``. Nothing here is a terminal."""
+    """Run ``spark-jetstream`` with these arguments, and ``--server url``.
+
+    Nothing here is a terminal.
+    """
     out, err = io.BytesIO(), io.BytesIO()
     streams = [
         io.TextIOWrapper(item, encoding="utf-8", newline="")
@@ -116,7 +121,9 @@ def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 @functools.cache
 def _command() -> Any:
-    """The command line, which takes longer to build from its functions than most commands take to run."""
+    """The command line, which takes longer to build from its functions than most commands take to
+    run.
+    """
     return typer.main.get_command(main.app)
 
 
@@ -134,7 +141,9 @@ class Seen(NamedTuple):
 def on_terminal(
     *arguments: object, question: str = "", answer: str = "", columns: int = 120
 ) -> Seen:
-    """Run ``spark-jetstream`` on a terminal of its own; once it shows ``question``, type ``answer``."""
+    """Run ``spark-jetstream`` on a terminal of its own; once it shows ``question``, type
+    ``answer``.
+    """
     ours, theirs = pty.openpty()
     try:
         process = subprocess.Popen(

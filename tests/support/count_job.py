@@ -2,8 +2,9 @@
 
     python -m tests.support.count_job '{"servers": "nats://...", ...}'
 
-takes the options of a sink. The task is the same in each process: `BATCHES` record batches of `ROWS` increments, each
-of which waits for a line of standard input. At the end it prints how many rows are stored.
+takes the options of a sink. The task is the same in each process: `BATCHES` record batches of
+`ROWS` increments, each of which waits for a line of standard input. At the end it prints how many
+rows are stored.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def expected() -> dict[str, int]:
 
 
 class Counting:
-    """The task in a process: use it as a context manager, which kills it (SIGKILL) unless it has ended."""
+    """The task in a process: use it as a context manager, which kills it (SIGKILL) unless it has
+    ended.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", "tests.support.count_job", json.dumps(dict(options))]

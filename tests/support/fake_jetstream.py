@@ -5,7 +5,8 @@
         fake.direct = lambda request: fake.batch(request, up_to=50)     # a replica that lags
         ... connect(options(fake.url)) ...
 
-It is a NATS server itself, down to the socket, and answers what readers and writers ask of its one stream S.
+It is a NATS server itself, down to the socket, and answers what readers and writers ask of its one
+stream S.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def end_of_batch(pending: int, last: int) -> Answer:
 
 
 class Honest(NamedTuple):
-    """What an honest server sends: `frames` as they are, and where they answer a request, to whom and with what.
+    """What an honest server sends: `frames` as they are, and where they answer a request, to whom
+    and with what.
 
     `ended` is set when the test is over.
     """
@@ -68,7 +70,10 @@ class Honest(NamedTuple):
         return frame(self.to, self.sid.decode(), payload, head, reply)
 
     def changed(self, **fields: Any) -> bytes:
-        """The same reply with other values at some places: ``state__last_seq=7``. An error stays as it is."""
+        """The same reply with other values at some places: ``state__last_seq=7``.
+
+        An error stays as it is.
+        """
         body = json.loads(self.payload)
         if "error" in body:
             return self.frames
@@ -91,15 +96,17 @@ class HangUp(Exception):
 class FakeJetStream:
     """A NATS server with the stream S, which lies where `lies` says so.
 
-    `messages` is what the stream's leader has: sequence -> subject. `asked` lists all requests: subject, body. `direct`
-    says what a Direct Get is answered with, `look` the reply to STREAM.INFO, `leader` that to STREAM.MSG.GET; tests put
-    their own in place of them. Nobody hears the next `unheard` pull requests. `lagging` has the last sequence that the
-    replica of each of the next consumers has; later ones have all. `placed` has the servers of the next consumers,
+    `messages` is what the stream's leader has: sequence -> subject. `asked` lists all requests:
+    subject, body. `direct` says what a Direct Get is answered with, `look` the reply to
+    STREAM.INFO, `leader` that to STREAM.MSG.GET; tests put their own in place of them. Nobody hears
+    the next `unheard` pull requests. `lagging` has the last sequence that the replica of each of
+    the next consumers has; later ones have all. `placed` has the servers of the next consumers,
     later ones do not say.
 
-    `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer to the first PING),
-    the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``,
-    ``DIRECT.GET``), or ``publish``. A lie gets what an honest server sends, and yields what is sent in its place.
+    `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer
+    to the first PING), the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``,
+    ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``, ``DIRECT.GET``), or ``publish``. A lie gets what an
+    honest server sends, and yields what is sent in its place.
     """
 
     def __init__(self) -> None:
@@ -281,7 +288,9 @@ class FakeJetStream:
         )
         sid = next(numbers, None)
         if sid is None:
-            return  # nobody would hear the answer: the client asked before a cut, and sent it over the next connection
+            # nobody would hear the answer: the client asked before a cut, and sent it over the next
+            # connection
+            return
         plain = Honest(b"", self.ended, sid, reply)
         if not subject.startswith("$JS.API."):
             self.messages[max(self.messages, default=0) + 1] = subject

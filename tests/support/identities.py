@@ -1,4 +1,6 @@
-"""Identities of a NATS operator, made on the spot: keys, JWTs and `.creds` content (nats-io/jwt, version 2)."""
+"""Identities of a NATS operator, made on the spot: keys, JWTs and `.creds` content (nats-io/jwt,
+version 2).
+"""
 
 from __future__ import annotations
 
@@ -77,9 +79,11 @@ def _encoded(content: dict[str, Any]) -> str:
 
 
 class Operator:
-    """An operator with one account that has JetStream. `config` is for the server, `credentials` for a user.
+    """An operator with one account that has JetStream. `config` is for the server, `credentials`
+    for a user.
 
-    `consumers` are the most consumers of a stream by tier, such as R1; without it the account has no tiers.
+    `consumers` are the most consumers of a stream by tier, such as R1; without it the account has
+    no tiers.
     """
 
     def __init__(self, consumers: Mapping[str, int] | None = None) -> None:
@@ -89,10 +93,12 @@ class Operator:
         }
         system, operator = identity(nkeys.PREFIX_BYTE_ACCOUNT), identity(nkeys.PREFIX_BYTE_OPERATOR)
         self._operator, self._account = operator, identity(nkeys.PREFIX_BYTE_ACCOUNT)
-        # The system account keeps no streams. A server that reloads its configuration wants this part unchanged.
+        # The system account keeps no streams. A server that reloads its configuration wants this
+        # part unchanged.
         unstored = {**_UNLIMITED, "mem_storage": 0, "disk_storage": 0, "streams": 0}
         self._head = (
-            f"operator: {token(operator, operator, 'OPERATOR', type='operator')}\nsystem_account: {system.public}\n"
+            f"operator: {token(operator, operator, 'OPERATOR', type='operator')}\nsystem_account: "
+            f"{system.public}\n"
             f"resolver: MEMORY\nresolver_preload {{\n{self._preload(system, 'SYS', unstored)}\n"
         )
         self.revoked: set[Identity] = set()
@@ -118,7 +124,8 @@ class Operator:
         return f"{account.public}: {jwt}"
 
     def credentials(self, who: Identity, lifetime: float | None = None, **rights: Any) -> str:
-        """The content of a `.creds` file for a user of the account; the JWT expires after `lifetime` seconds.
+        """The content of a `.creds` file for a user of the account; the JWT expires after
+        `lifetime` seconds.
 
         `rights` are `pub` and `sub`, each with `allow` and `deny`.
         """

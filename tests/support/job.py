@@ -1,10 +1,12 @@
-"""A Spark job of its own processes, which a test may kill, all or some: a query for each of several streams.
+"""A Spark job of its own processes, which a test may kill, all or some: a query for each of several
+streams.
 
     python job.py FILE  # {"folder": ..., "options": {"<query>": {...}}, "trigger": {...}, "conf": {...}}
 
-Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its rows go to
-`folder/rows/<query>` by Spark's own transactional file sink. With options of a sink, which have the prefix ``sink.``,
-they go to JetStream; option `select` has the columns, in SQL, with ``;`` between, and `spread` is how they come there:
+Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its
+rows go to `folder/rows/<query>` by Spark's own transactional file sink. With options of a sink,
+which have the prefix ``sink.``, they go to JetStream; option `select` has the columns, in SQL, with
+``;`` between, and `spread` is how they come there:
 
     read      in the partitions in which they were read
     shuffled  in those of a shuffle, which Spark may put together
@@ -13,14 +15,15 @@ they go to JetStream; option `select` has the columns, in SQL, with ``;`` betwee
 
 In place of a stream, `files` may name a folder in `folder/files`, with files of lines.
 
-A query that fails is started again, and why it failed is a line of `folder/failures`. After an error for which the
-documentation has a way on, it has the options of that (`way_on`) until it has committed a batch. So long there is a
-file `folder/<query>.mended`.
+A query that fails is started again, and why it failed is a line of `folder/failures`. After an
+error for which the documentation has a way on, it has the options of that (`way_on`) until it has
+committed a batch. So long there is a file `folder/<query>.mended`.
 
-Once `folder/finish` exists, `folder/shown` gets what Spark shows of the queries, and each query reads to the end
-without limits. `folder/result.json` then has for each query the texts in its sink by the sink's own log, and those of a
-batch read (not of a durable query, whose messages go, nor of a bucket). Of a Key-Value bucket the columns are revision,
-key and value; of an Object Store bucket 0, name, and the content without dots at its end.
+Once `folder/finish` exists, `folder/shown` gets what Spark shows of the queries, and each query
+reads to the end without limits. `folder/result.json` then has for each query the texts in its sink
+by the sink's own log, and those of a batch read (not of a durable query, whose messages go, nor of
+a bucket). Of a Key-Value bucket the columns are revision, key and value; of an Object Store bucket
+0, name, and the content without dots at its end.
 """
 
 from __future__ import annotations
@@ -123,8 +126,8 @@ def start(
     query = (
         writer.queryName(name).trigger(**trigger).option("checkpointLocation", checkpoint).start()
     )
-    # One after the other: Spark gives the process that plans ten seconds to start, and a busy machine has no time for
-    # several.
+    # One after the other: Spark gives the process that plans ten seconds to start, and a busy
+    # machine has no time for several.
     while query.isActive and query.status["message"].startswith("Initializing"):
         time.sleep(_SECONDS)
     return query
@@ -139,7 +142,9 @@ def ended(query: StreamingQuery, seconds: float) -> str | None:
 
 
 def way_on(why: str) -> dict[str, str]:
-    """The options that let a query go on after it failed, by docs/data-loss.md and docs/delivery.md; mostly none."""
+    """The options that let a query go on after it failed, by docs/data-loss.md and
+    docs/delivery.md; mostly none.
+    """
     error = next(
         iter(re.findall(r"spark_jetstream\.errors\.(DataLossError|DeliveryError): (.*)", why)), None
     )
@@ -208,7 +213,8 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
             strict[name].explain(extended=True)
             query.explain(extended=True)
             shown.write(
-                f"{strict[name]} {query.status} {[progress.json for progress in query.recentProgress]}\n"
+                f"{strict[name]} {query.status} "
+                f"{[progress.json for progress in query.recentProgress]}\n"
             )
     for query in queries.values():
         query.stop()

@@ -58,7 +58,8 @@ class Job:
         self.folder = folder
         self.checkpoint = folder / "checkpoint"
         folder.mkdir(exist_ok=True)
-        # Python looks here first. To import pyspark from the archive that Spark gives it takes four times as long.
+        # Python looks here first. To import pyspark from the archive that Spark gives it takes four
+        # times as long.
         with contextlib.suppress(FileExistsError):
             (folder / "pyspark").symlink_to(Path(pyspark.__file__).parent)
         self._log = folder / "log"
@@ -154,7 +155,9 @@ class Job:
         self._process.wait()
 
     def planners(self) -> list[int]:
-        """The Python processes that plan the queries' batches: Spark gives each source its own, while it runs."""
+        """The Python processes that plan the queries' batches: Spark gives each source its own,
+        while it runs.
+        """
         return [
             pid
             for pid, command in self.processes().items()
@@ -174,7 +177,9 @@ class Job:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """While this lasts no process of the job does anything: first those that write stop, then those that plan."""
+        """While this lasts no process of the job does anything: first those that write stop, then
+        those that plan.
+        """
         commands = self.processes()
         stopped = sorted(commands, key=lambda pid: "java" not in commands[pid])
         kill(stopped, signal.SIGSTOP)
@@ -189,12 +194,16 @@ class Job:
         return [(name, why) for name, why in map(json.loads, lines)]
 
     def errors(self, query: str | None = None, begin: int = 0) -> list[str]:
-        """The errors of the data source that queries (or one) failed with, from the failure with number `begin` on."""
+        """The errors of the data source that queries (or one) failed with, from the failure with
+        number `begin` on.
+        """
         failures = [why for name, why in self.failures()[begin:] if query in (None, name)]
         return [error for why in failures for error in re.findall(r"spark_jetstream\.\S+: .*", why)]
 
     def finish(self) -> dict[str, dict[str, list[str]]]:
-        """Let the queries read to the end; the texts in the sink of each (`rows`), and of a batch read (`batch`)."""
+        """Let the queries read to the end; the texts in the sink of each (`rows`), and of a batch
+        read (`batch`).
+        """
         (self.folder / "finish").touch()
         try:
             self._process.wait(_END)
@@ -223,7 +232,9 @@ def kill(processes: Collection[int], number: signal.Signals = signal.SIGKILL) ->
 
 
 def spark_home(folder: Path) -> dict[str, str]:
-    """A home of Spark in a folder of ours: the workers of a local cluster keep their files in its folder `work`."""
+    """A home of Spark in a folder of ours: the workers of a local cluster keep their files in its
+    folder `work`.
+    """
     folder.mkdir(exist_ok=True)
     for part in Path(pyspark.__file__).parent.iterdir():
         if part.name != "work" and not (folder / part.name).exists():
@@ -258,7 +269,9 @@ def run_python(
 def run_script(
     *arguments: object, folder: Path, python: str | Path = sys.executable, **environment: str
 ) -> dict[str, Any]:
-    """Run Python in a folder of its own, where only what is installed is found; what it prints as JSON after RESULT."""
+    """Run Python in a folder of its own, where only what is installed is found; what it prints as
+    JSON after RESULT.
+    """
     variables = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **environment}
     printed = run_python(*arguments, cwd=folder, env=job_environment(**variables), python=python)
     lines = [

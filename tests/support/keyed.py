@@ -30,7 +30,9 @@ Entry = tuple[str, bytes, str]
 
 
 def make_bucket(stream: MakeStream, name: str = "", **config: Any) -> Stream:
-    """The stream of a bucket, made by the fixture `stream`; 64 revisions of a key unless `config` says otherwise."""
+    """The stream of a bucket, made by the fixture `stream`; 64 revisions of a key unless `config`
+    says otherwise.
+    """
     bucket = name or f"b{next(_names)}"
     mine = {**CONFIG, "subjects": [f"$KV.{bucket}.>"], **config}
     return stream(name=f"KV_{bucket}", **mine)
@@ -45,7 +47,9 @@ def puts(*pairs: tuple[str, bytes | None]) -> pa.RecordBatch:
 
 
 def table(bucket: Stream) -> dict[str, bytes]:
-    """The live keys with their values, as nats-py's Key-Value client reads them: its `keys`, and `get` of each."""
+    """The live keys with their values, as nats-py's Key-Value client reads them: its `keys`, and
+    `get` of each.
+    """
     return table_of(bucket.url, name_of(bucket))
 
 
@@ -61,7 +65,8 @@ def table_of(url: str, name: str) -> dict[str, bytes]:
 
 
 async def read_whole(read: Callable[[], Awaitable[list[T]]]) -> list[T]:
-    """What nats-py reads: it finds nothing where the server's messages came before its count, and its callback after.
+    """What nats-py reads: it finds nothing where the server's messages came before its count, and
+    its callback after.
 
     An empty list where there is nothing.
     """

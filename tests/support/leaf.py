@@ -1,4 +1,5 @@
-"""A hub and a leaf node, each a server with a JetStream and a domain of its own, and the link between them.
+"""A hub and a leaf node, each a server with a JetStream and a domain of its own, and the link
+between them.
 
 with Linked() as linked:
     linked.hub.url, linked.leaf.url  # what clients connect to
@@ -51,7 +52,9 @@ class Linked:
         return {"hub": self.leaf, "leaf": self.hub}[domain]
 
     def wait(self, linked: bool = True) -> None:
-        """Wait until each server reaches the JetStream of the other, or, with False, knows that the link is gone."""
+        """Wait until each server reaches the JetStream of the other, or, with False, knows that the
+        link is gone.
+        """
         servers = [server for server in (self.hub, self.leaf) if server.running]
         state = "up" if linked else "down"
         wait_until(

@@ -106,7 +106,9 @@ class Bucket:
     def frames(
         self, name: str, data: bytes, chunk: int = DEFAULT_CHUNK_SIZE, **fields: Any
     ) -> list[Message]:
-        """The chunks of an object and its meta message, as clients write them; `fields` makes it say something else."""
+        """The chunks of an object and its meta message, as clients write them; `fields` makes it
+        say something else.
+        """
         nuid = secrets.token_hex(11)
         chunks = [data[at : at + chunk] for at in range(0, len(data), chunk)]
         meta = meta_of(self.name, name, nuid, chunks).model_copy(update=fields)
@@ -182,7 +184,9 @@ def object_rows(
     together: int = 1,
     **how: Any,
 ) -> ObjectRows:
-    """The reader of a task; with `read`, which reads so many objects at once, in the place of its own."""
+    """The reader of a task; with `read`, which reads so many objects at once, in the place of its
+    own.
+    """
     if read is not None:
         how.update(read=read, together=together)
     return ObjectRows(connect, settings, "test", options, columns, **how)

@@ -1,7 +1,7 @@
 """Purposes tried out by users who have all permissions of them, and by users who lack one.
 
-Each such user has a JetStream account of its own on a server, so that what one does, or leaves undone, is nothing to
-the others.
+Each such user has a JetStream account of its own on a server, so that what one does, or leaves
+undone, is nothing to the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _numbers = itertools.count(1)
 
 
 class Account:
-    """An account of a server, with an admin who may do everything and a user who may do what the lines say."""
+    """An account of a server, with an admin who may do everything and a user who may do what the
+    lines say.
+    """
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self.number = next(_numbers)
@@ -90,7 +92,9 @@ class Account:
 
 @contextmanager
 def served(accounts: Mapping[Account, Sequence[Permission]], config: str = "") -> Iterator[None]:
-    """Run a server with these accounts, whose users have these permissions; ``config`` is more of its configuration."""
+    """Run a server with these accounts, whose users have these permissions; ``config`` is more of
+    its configuration.
+    """
     texts = "\n".join(account.config(lines) for account, lines in accounts.items())
     with NatsServer(config=f"{config}\naccounts {{ {texts} }}") as server:
         for account in accounts:
@@ -109,10 +113,10 @@ Work = Callable[[Account], None]
 class Case:
     """A purpose with the permissions it is tried out with.
 
-    ``prepare`` makes what is there before, as the admin. ``work`` does all that the purpose is about, as the user.
-    ``fallbacks`` are for lines whose absence is no error: a part of their subject -> what happens then, if not work.
-    ``given`` are more options of the user, ``config`` is more of the server's configuration. ``account`` says how the
-    user's account is set up.
+    ``prepare`` makes what is there before, as the admin. ``work`` does all that the purpose is
+    about, as the user. ``fallbacks`` are for lines whose absence is no error: a part of their
+    subject -> what happens then, if not work. ``given`` are more options of the user, ``config`` is
+    more of the server's configuration. ``account`` says how the user's account is set up.
     """
 
     name: str
@@ -143,7 +147,9 @@ class Case:
         assert not problems, "\n".join(problems)
 
     def _problem_without(self, account: Account, missing: Permission) -> str:
-        """What is wrong when this permission is missing; "" if the error names it, or the fallback works."""
+        """What is wrong when this permission is missing; "" if the error names it, or the fallback
+        works.
+        """
         self.prepare(account)
         if missing.without:
             next(
@@ -155,7 +161,8 @@ class Case:
         try:
             self.work(account)
         except (PermissionDenied, RowRefused) as error:
-            # A row's subject stands there as it was published, with the domain that the server took out.
+            # A row's subject stands there as it was published, with the domain that the server took
+            # out.
             subject = (error.subject or "").removeprefix("$JS.hub.API.")
             denied = "may not" in str(error) and missing.covers(
                 Permission(subject, "", kind=missing.kind)

@@ -1,4 +1,6 @@
-"""What readers and writers do, to try out permissions: all that Spark's driver and executors would, without Spark."""
+"""What readers and writers do, to try out permissions: all that Spark's driver and executors would,
+without Spark.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def nothing(account: Account) -> None:
 def follow(
     account: Account, what: str = "data", runs: int = 1, more: Work = nothing, **given: Any
 ) -> int:
-    """How many rows a streaming query has that begins, commits, and is started again from its checkpoint.
+    """How many rows a streaming query has that begins, commits, and is started again from its
+    checkpoint.
 
     `more` is what comes after each start.
     """
@@ -272,7 +275,9 @@ def write(account: Account, **given: Any) -> None:
 
 
 def write_again(account: Account) -> None:
-    """A row with an expected sequence, sent once more: the server refuses it before it looks at the id."""
+    """A row with an expected sequence, sent once more: the server refuses it before it looks at the
+    id.
+    """
     for duplicates in (0, 1):
         done = sink(account, stream="S").write([EXPECTING], names=EXPECTED)
         assert done.duplicates == duplicates
@@ -297,7 +302,9 @@ def write_without_looking(account: Account) -> None:
 
 
 def write_exactly_once(account: Account) -> None:
-    """First tries that fail when all is stored, and second tries that find it, with the last message removed."""
+    """First tries that fail when all is stored, and second tries that find it, with the last
+    message removed.
+    """
     store(account, delivery="exactly-once")
     for number, given in enumerate(({"stream": "S"}, {})):
         made = sink(account, delivery="exactly-once", deadLetterSubject="s.dead", **given)

@@ -1,6 +1,8 @@
-"""Planning below Spark: a planner as the reader makes it, the micro-batches that it plans, and what tasks find.
+"""Planning below Spark: a planner as the reader makes it, the micro-batches that it plans, and what
+tasks find.
 
-And streams as planning sees them, without a server: the sequences that match, and questions about them.
+And streams as planning sees them, without a server: the sequences that match, and questions about
+them.
 """
 
 from __future__ import annotations
@@ -63,7 +65,10 @@ def driver(
 
 
 def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:
-    """What tasks find: the sequences of each stream. That no promised message lacks is checked on the way."""
+    """What tasks find: the sequences of each stream.
+
+    That no promised message lacks is checked on the way.
+    """
     by_stream: dict[str, list[int]] = {}
     for part in parts:
         here = sequences(READERS[part.read_with](connecting(url), part, SETTINGS, "test"))
@@ -132,7 +137,9 @@ class FakeStream:
 
 
 class MovingStream(FakeStream):
-    """Changes before each answer: messages are published after its end, and with ``removes`` some go anywhere."""
+    """Changes before each answer: messages are published after its end, and with ``removes`` some
+    go anywhere.
+    """
 
     def __init__(self, matching: Iterable[int], seed: int, *, removes: bool = False) -> None:
         super().__init__(matching)

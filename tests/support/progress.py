@@ -1,4 +1,6 @@
-"""Runs of queries with the option durable, below Spark, and what the server says of their consumers."""
+"""Runs of queries with the option durable, below Spark, and what the server says of their
+consumers.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class Crash(BaseException):
 
 
 class Wire:
-    """The process's connection, which notes what is asked for. `before` and `after` a request anything may happen."""
+    """The process's connection, which notes what is asked for.
+
+    `before` and `after` a request anything may happen.
+    """
 
     def __init__(self, url: str, **given: str) -> None:
         self.url = url
@@ -87,9 +92,11 @@ class Wire:
 
 
 class Run:
-    """A run of a query on a stream: `Progress`, told each time what the stream is now. `wire` is its connection.
+    """A run of a query on a stream: `Progress`, told each time what the stream is now. `wire` is
+    its connection.
 
-    Other URLs than the stream's have another login, or lead elsewhere; `given` are connection options.
+    Other URLs than the stream's have another login, or lead elsewhere; `given` are connection
+    options.
     """
 
     def __init__(
@@ -136,7 +143,9 @@ class Run:
         return [self.check, lambda: self.commit(sequence)]
 
     def held(self, committed: int, end: int) -> bool:
-        """Whether a stream that goes up to `end` has lost nothing from `committed` on, nor anything in between."""
+        """Whether a stream that goes up to `end` has lost nothing from `committed` on, nor anything
+        in between.
+        """
         first, last, messages = kept(self.stream)
         return first <= committed and last == end - 1 and messages == end - first
 
@@ -203,7 +212,9 @@ def left(stream: Stream) -> list[int]:
 
 @contextlib.contextmanager
 def publishing(url: str, *subjects: str) -> Iterator[None]:
-    """Store some thousand messages a second, at the subjects in turn, over another connection, until this is left."""
+    """Store some thousand messages a second, at the subjects in turn, over another connection,
+    until this is left.
+    """
     enough = threading.Event()
 
     def publish() -> None:

@@ -31,7 +31,8 @@ Hook = Callable[[bytes], bytes]
 
 
 class WireProxy:
-    """Forwards bytes between any number of clients and the server at `target_url`, from a thread of its own.
+    """Forwards bytes between any number of clients and the server at `target_url`, from a thread of
+    its own.
 
     Every method returns after it has taken effect. Counters only grow:
 
@@ -73,7 +74,9 @@ class WireProxy:
 
     @property
     def client_bytes(self) -> bytes:
-        """All that clients have sent, in order of arrival: `proxy.client_bytes.count(b"CONSUMER.CREATE")`."""
+        """All that clients have sent, in order of arrival:
+        `proxy.client_bytes.count(b"CONSUMER.CREATE")`.
+        """
         return bytes(self._client_bytes)
 
     @property
@@ -85,7 +88,9 @@ class WireProxy:
         return len(self._links)
 
     def wait(self, check: Callable[[], bool], timeout: float = 60.0) -> None:
-        """Wait until `check` is true; it is called whenever bytes have moved or connections came or went."""
+        """Wait until `check` is true; it is called whenever bytes have moved or connections came or
+        went.
+        """
         with self._changed:
             if not self._changed.wait_for(check, timeout):
                 raise TimeoutError(f"{self!r}: not seen within {timeout:g} s")
@@ -95,7 +100,8 @@ class WireProxy:
         self._call(self._cut)
 
     def cut_after(self, count: int, *, to: str = "clients") -> threading.Event:
-        """Cut all connections once that many further bytes have been forwarded to clients or `server`, not one more.
+        """Cut all connections once that many further bytes have been forwarded to clients or
+        `server`, not one more.
 
         Happens once; returns an event that is set when it has happened.
         """
@@ -104,30 +110,39 @@ class WireProxy:
         return done
 
     def pieces(self, size: int = _CHUNK, pause: float = 0.0) -> None:
-        """Forward in pieces of at most `size` bytes from now on, each after `pause` seconds, in both directions."""
+        """Forward in pieces of at most `size` bytes from now on, each after `pause` seconds, in
+        both directions.
+        """
         self._set(_piece=size, _pause=pause)
 
     def stall(self) -> None:
-        """Stop to forward, in both directions and for new connections too, without closing anything."""
+        """Stop to forward, in both directions and for new connections too, without closing
+        anything.
+        """
         self._loop.call_soon_threadsafe(self._flowing.clear)
         self._set()
 
     def unstall(self) -> None:
-        """Forward again, beginning with what was held back. What `stall_at` waits for is waited for no more."""
+        """Forward again, beginning with what was held back.
+
+        What `stall_at` waits for is waited for no more.
+        """
         self._loop.call_soon_threadsafe(self._flowing.set)
         self._set(_awaited=None)
 
     def stall_at(self, containing: bytes) -> threading.Event:
         """Stall as soon as a client sends these bytes; they are the first that are held back.
 
-        Happens once; returns an event that is set when it has happened. `cut` before `unstall` throws them away.
+        Happens once; returns an event that is set when it has happened. `cut` before `unstall`
+        throws them away.
         """
         reached = threading.Event()
         self._set(_awaited=(containing, reached))
         return reached
 
     def stall_after(self, containing: bytes, count: int) -> threading.Event:
-        """Stall when the server has sent `count` frames that contain these bytes. What TCP brought with them passes.
+        """Stall when the server has sent `count` frames that contain these bytes. What TCP brought
+        with them passes.
 
         Happens once; returns an event that is set when it has happened.
         """
@@ -143,9 +158,10 @@ class WireProxy:
     def drop(self, pattern: Hook | None) -> None:
         """Let `pattern` rewrite what the server sends; None ends that.
 
-        It is given one whole protocol frame at a time (`MSG` and `HMSG` with their payload, any other line
-        by itself, line ends included), however TCP cut them, and returns the bytes to forward instead: `b""`
-        drops the frame. Only plain NATS can be rewritten, not TLS and not WebSocket.
+        It is given one whole protocol frame at a time (`MSG` and `HMSG` with their payload, any
+        other line by itself, line ends included), however TCP cut them, and returns the bytes to
+        forward instead: `b""` drops the frame. Only plain NATS can be rewritten, not TLS and not
+        WebSocket.
         """
         self._set(_hook=pattern)
 
@@ -174,7 +190,9 @@ class WireProxy:
         self.replace_frames(containing, count, lambda frame: b"")
 
     def awaiting(self, containing: bytes) -> threading.Event:
-        """Return an event that is set when the server sends these bytes in a frame, which is forwarded."""
+        """Return an event that is set when the server sends these bytes in a frame, which is
+        forwarded.
+        """
         return self.replace_frames(containing, 1, lambda frame: frame)
 
     def refuse(self) -> None:
@@ -190,7 +208,10 @@ class WireProxy:
         return self
 
     def close(self) -> None:
-        """Close everything. Raises what a hook has raised: its connection was cut, the test must know why."""
+        """Close everything.
+
+        Raises what a hook has raised: its connection was cut, the test must know why.
+        """
         self.refuse()
         self.cut()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -208,8 +229,9 @@ class WireProxy:
 
     def __repr__(self) -> str:
         return (
-            f"<WireProxy port {self._lease.port}, {len(self._links)} of {self.connections} connections open, "
-            f"{self.bytes_from_client} bytes from clients, {self.bytes_to_client} to clients>"
+            f"<WireProxy port {self._lease.port}, {len(self._links)} of {self.connections} "
+            f"connections open, {self.bytes_from_client} bytes from clients, "
+            f"{self.bytes_to_client} to clients>"
         )
 
     def _call(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -229,9 +251,10 @@ class WireProxy:
 
     async def _refuse(self) -> None:
         if self._listener is not None:
-            # A connection that was accepted just before is one of `_links` only when its task has begun: four turns of
-            # the loop later (`_accept_connection2` in asyncio/selector_events.py). It would stay open if the listener
-            # were closed in between.
+            # A connection that was accepted just before is one of `_links` only when its task has
+            # begun: four turns of the loop later (`_accept_connection2` in
+            # asyncio/selector_events.py). It would stay open if the listener were closed in
+            # between.
             for sock in self._listener.sockets:
                 self._loop.remove_reader(sock)
             for _ in range(10):
@@ -262,7 +285,8 @@ class WireProxy:
             # Neither side lives on when the other one is gone.
             await asyncio.wait(link.pumps, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
-            # The server is down, or `cut` came while it was asked: the client sees its connection closed at once.
+            # The server is down, or `cut` came while it was asked: the client sees its connection
+            # closed at once.
             self._count()
         finally:
             try:
@@ -349,7 +373,10 @@ class _Link:
         self._closing = False
 
     def close(self, flush: bool) -> None:
-        """Begin to close; the task of the link ends soon. `flush` lets both sides have what is buffered."""
+        """Begin to close; the task of the link ends soon.
+
+        `flush` lets both sides have what is buffered.
+        """
         if not self._closing:
             self._closing = True
             for writer in (self.client, self.server):
@@ -430,9 +457,11 @@ def is_ack(frame: bytes) -> bool:
 
 
 class Acks:
-    """Lets so many acknowledgements of an Object Store bucket's stream pass, and loses those that follow.
+    """Lets so many acknowledgements of an Object Store bucket's stream pass, and loses those that
+    follow.
 
-    `lost` is set when one is lost: the task that waits for it stands still, with rows stored that it does not know of.
+    `lost` is set when one is lost: the task that waits for it stands still, with rows stored that
+    it does not know of.
     """
 
     def __init__(self, proxy: WireProxy, passing: int) -> None:

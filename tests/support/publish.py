@@ -1,7 +1,8 @@
-"""Stores messages byte for byte: a blocking client of a few lines that sends exactly the frames it is given.
+"""Stores messages byte for byte: a blocking client of a few lines that sends exactly the frames it
+is given.
 
-A client library would not do: it refuses or rewrites headers with repeated names, odd header blocks and subjects
-that a server takes without a word.
+A client library would not do: it refuses or rewrites headers with repeated names, odd header blocks
+and subjects that a server takes without a word.
 """
 
 from __future__ import annotations
@@ -21,18 +22,21 @@ T = TypeVar("T")
 
 _WINDOW = 500  # messages sent before their acknowledgements are read
 _SECONDS = 60.0
-#: Requests that may be sent twice: a cluster loses what reaches it during an election. And after how many seconds.
+#: Requests that may be sent twice: a cluster loses what reaches it during an election. And after
+#: how many seconds.
 _REPEATED = re.compile(
     r"STREAM\.(CREATE|INFO|NAMES|MSG\.GET)\b|CONSUMER\.(CREATE|INFO|NAMES)\b|INFO$"
 )
 _AGAIN = 5.0
-#: A server removes the folder of all streams with the last one, in the background, and may meet the next one's.
+#: A server removes the folder of all streams with the last one, in the background, and may meet the
+#: next one's.
 _NO_STORE = 10049
 _NOBODY = 503  # the status that a server answers with if nobody listens to a subject
 
 
 class Message(NamedTuple):
-    """What is published. `headers` are pairs in the order of the wire; `block` is a header block as it is.
+    """What is published. `headers` are pairs in the order of the wire; `block` is a header block as
+    it is.
 
     Bytes of a subject that are no UTF-8 are written as Python's surrogate escapes.
     """
@@ -80,7 +84,9 @@ class Message(NamedTuple):
 
 
 class Refused(Exception):
-    """The server answered a publish or an API request with an error; `err_code` is JetStream's, 503 or 0."""
+    """The server answered a publish or an API request with an error; `err_code` is JetStream's, 503
+    or 0.
+    """
 
     def __init__(self, text: object, err_code: int = 0) -> None:
         super().__init__(text)
@@ -90,10 +96,11 @@ class Refused(Exception):
 class Publisher:
     """One connection. User info in `url` and the fields of `connect` go into CONNECT.
 
-    `store` is the folder of the server's streams, or None. If it is set, `api` deletes a stream when no files are left
-    of an earlier one, and returns when the server has removed its files, which it does in the background. If a server
-    still removes the files of a stream when the next one of that name is deleted, a third one begins with the messages
-    of the second (`fileStore.Delete` in server/filestore.go moves the folder away unless the name is taken).
+    `store` is the folder of the server's streams, or None. If it is set, `api` deletes a stream
+    when no files are left of an earlier one, and returns when the server has removed its files,
+    which it does in the background. If a server still removes the files of a stream when the next
+    one of that name is deleted, a third one begins with the messages of the second
+    (`fileStore.Delete` in server/filestore.go moves the folder away unless the name is taken).
     """
 
     store: Path | None = None
@@ -182,8 +189,9 @@ class Publisher:
     def publish(self, messages: Iterable[Message]) -> list[int]:
         """Publish, and wait until all are stored; their sequences.
 
-        The first message goes alone, and again as long as nobody answers: the server of this connection hears a moment
-        after an election, or after a stream is made, that another server listens to the stream's subjects.
+        The first message goes alone, and again as long as nobody answers: the server of this
+        connection hears a moment after an election, or after a stream is made, that another server
+        listens to the stream's subjects.
         """
         sequences: list[int] = []
         remaining = iter(messages)
@@ -202,8 +210,8 @@ class Publisher:
     def pour(self, frame: bytes, count: int, last: Message) -> int:
         """Publish the same frame `count` times without replies, then `last`; its sequence.
 
-        Several times as quick as `publish`. Loses nothing as long as `count` stays far below what the server queues
-        for a stream, 100,000 messages.
+        Several times as quick as `publish`. Loses nothing as long as `count` stays far below what
+        the server queues for a stream, 100,000 messages.
         """
         self._send(frame * count)
         return self.publish([last])[0]

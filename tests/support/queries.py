@@ -1,4 +1,6 @@
-"""Reading through Spark: rows in plain Python, streaming queries run to their end, what was said to the user."""
+"""Reading through Spark: rows in plain Python, streaming queries run to their end, what was said to
+the user.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _load(reader: Any, schema: str | None, **options: object) -> DataFrame:
 
 @dataclass
 class Run:
-    """What one run of a streaming query gave: the rows of each micro-batch by its id, and Spark's progress."""
+    """What one run of a streaming query gave: the rows of each micro-batch by its id, and Spark's
+    progress.
+    """
 
     batches: dict[int, list[Row]] = field(default_factory=dict)
     progress: list[dict[str, Any]] = field(default_factory=list)
@@ -138,9 +142,11 @@ def offsets(progress: Mapping[str, Any], which: str, stream: str) -> int:
 
 
 def refusal(failure: BaseException) -> tuple[str, str]:
-    """Class and sentence of the error of this package that the user is shown; there must be just one, on one line.
+    """Class and sentence of the error of this package that the user is shown; there must be just
+    one, on one line.
 
-    Spark shows the traceback of the Python process in which it was raised. A chain of errors would be two.
+    Spark shows the traceback of the Python process in which it was raised. A chain of errors would
+    be two.
     """
     return refusal_in(str(failure))
 

@@ -1,6 +1,7 @@
 """Reading below Spark: ranges of a stream as planning makes them, read with `read_range`.
 
-What a test prepares goes through a `Publisher`, so that it does not depend on what the test is about.
+What a test prepares goes through a `Publisher`, so that it does not depend on what the test is
+about.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def fill(
 ) -> None:
     """Publish `count` more messages; on return the stream has stored them.
 
-    Message i (from 0) goes to `<stream>.<subject(i)>` and has `size` bytes, or a few more, that begin with i as text.
+    Message i (from 0) goes to `<stream>.<subject(i)>` and has `size` bytes, or a few more, that
+    begin with i as text.
     """
     messages = [
         Message(f"{stream}.{subject(i)}", str(i).encode().ljust(size, b".")) for i in range(count)
@@ -94,7 +96,9 @@ def delete_consumers(url: str) -> None:
 def part_of(
     url: str, stream: str, first: int = 1, end: int | None = None, **fields: Any
 ) -> SequenceRange:
-    """A range of the stream as planning would make it now: without filters, to the end, and counted."""
+    """A range of the stream as planning would make it now: without filters, to the end, and
+    counted.
+    """
     info = api(url, f"STREAM.INFO.{stream}")
     end = info["state"]["last_seq"] + 1 if end is None else end
     plain = {
@@ -182,7 +186,9 @@ def table(connection: Connection, url: str, stream: str) -> pa.Table:
 
 
 def incompressible(subject: str) -> bytes:
-    """The frames of `POUR` messages of 4,000 random bytes with a header each, at subjects that begin with this."""
+    """The frames of `POUR` messages of 4,000 random bytes with a header each, at subjects that
+    begin with this.
+    """
     source = random.Random(7)
     messages = (
         Message(f"{subject}.{n % 7}", source.randbytes(4000), [("N", str(n))]) for n in range(POUR)

@@ -13,7 +13,9 @@ COUNT = int(os.environ.get("HISTORIES", "100"))
 
 
 def seeds(quick: int, each: int) -> list[Any]:
-    """Return ranges of seeds as parameters of a test: one of `quick` for `make test`, and those of `each` after it."""
+    """Return ranges of seeds as parameters of a test: one of `quick` for `make test`, and those of
+    `each` after it.
+    """
     end = FIRST + COUNT
     starts = [FIRST, *range(FIRST + quick, end, each), end]
     ranges = [range(start, min(after, end)) for start, after in pairwise(starts) if start < end]

@@ -1,4 +1,6 @@
-"""Writing below Spark: tasks of the sink as Spark would run them, and what the server has of their rows."""
+"""Writing below Spark: tasks of the sink as Spark would run them, and what the server has of their
+rows.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,10 @@ class Sink:
         *,
         names: Iterable[str] | None = None,
     ) -> TaskReport:
-        """What one attempt of the task reports. A list of batches has its own columns, others those in `names`."""
+        """What one attempt of the task reports.
+
+        A list of batches has its own columns, others those in `names`.
+        """
         if names is None and isinstance(batches, list) and batches:
             names = batches[0].schema.names
         dataset = dataset_of(self.options, names)
@@ -105,14 +110,19 @@ class Sink:
         *,
         names: Iterable[str] = ("data", "subject"),
     ) -> int:
-        """End a batch whose tasks have reported this, as the driver does. Return how many copies were stored."""
+        """End a batch whose tasks have reported this, as the driver does.
+
+        Return how many copies were stored.
+        """
         repeatable = not task.write.startswith("w-once")
         dataset = dataset_of(self.options, names)
         return dataset.finish(self.connect, task, reports, repeatable=repeatable)
 
 
 def dataset_of(options: SinkOptions, names: Iterable[str] | None = None) -> SinkKind:
-    """The dataset that options name, for rows with these columns, by default those that they must have."""
+    """The dataset that options name, for rows with these columns, by default those that they must
+    have.
+    """
     kind = sink_kind(options.given())
     return kind(options, _fields(REQUIRED[kind] if names is None else names))
 
@@ -122,7 +132,9 @@ def _fields(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def batch(types: Mapping[str, pa.DataType] | None = None, /, **columns: Any) -> pa.RecordBatch:
-    """A record batch of these columns (lists or arrays), with the types that Spark gives them, or others."""
+    """A record batch of these columns (lists or arrays), with the types that Spark gives them, or
+    others.
+    """
     types = types or {}
     arrays = [
         values
@@ -134,7 +146,9 @@ def batch(types: Mapping[str, pa.DataType] | None = None, /, **columns: Any) -> 
 
 
 def read(made: pa.RecordBatch, option: str | None = None, *, first: int = 1) -> Rows:
-    """The rows of a record batch as the pure part of the sink sees them; `option` is the option subject."""
+    """The rows of a record batch as the pure part of the sink sees them; `option` is the option
+    subject.
+    """
     return rows_of(made, SinkColumns(tuple(made.schema.names), option), first)
 
 
@@ -145,7 +159,9 @@ def read_rows(option: str | None = None, /, **columns: Any) -> Rows:
 def rows(
     subject: str | Callable[[int], str], first: int, count: int, size: int = 0
 ) -> pa.RecordBatch:
-    """Rows `first` to `first + count - 1`: their numbers as text, filled up to `size` bytes, at these subjects."""
+    """Rows `first` to `first + count - 1`: their numbers as text, filled up to `size` bytes, at
+    these subjects.
+    """
     numbers = range(first, first + count)
     at = subject if callable(subject) else lambda _: subject
     return batch(
@@ -200,7 +216,8 @@ def die(sink: Sink, stream: Stream, *batches: pa.RecordBatch, **given: Any) -> N
 def forget(
     publisher: Publisher, stream: str, prefix: str | None = None, *headers: tuple[str, str]
 ) -> None:
-    """Wait until a stream has forgotten its message ids: it takes one again at `<prefix>.probe`, by default its name's.
+    """Wait until a stream has forgotten its message ids: it takes one again at `<prefix>.probe`, by
+    default its name's.
 
     Nothing is left of that but a gap. `headers` are what the stream demands of a message.
     """
@@ -224,7 +241,9 @@ class Seen(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """The header lines but those that the sink makes itself: its message id, and what option `stream` asks for."""
+        """The header lines but those that the sink makes itself: its message id, and what option
+        `stream` asks for.
+        """
         return [
             line
             for line in self.block.decode().split("\r\n")[1:-2]
@@ -241,7 +260,9 @@ class Seen(NamedTuple):
 
 
 def sent_again(seen: Seen) -> Message:
-    """A row of the sink as it stayed in some buffer: the stream stores it once more if it has forgotten the id."""
+    """A row of the sink as it stayed in some buffer: the stream stores it once more if it has
+    forgotten the id.
+    """
     message_id = seen.block.decode().partition("Nats-Msg-Id: ")[2].partition("\r\n")[0]
     return Message(seen.subject, seen.data, [("Nats-Msg-Id", message_id)])
 
@@ -263,7 +284,10 @@ def seen_in(publisher: Publisher, stream: str, known: Sequence[Seen] = ()) -> li
 
 
 def batches_of(messages: Sequence[Seen]) -> Counter[tuple[str, int]]:
-    """How often each group is stored, by name and number of rows. A batch that is not whole fails."""
+    """How often each group is stored, by name and number of rows.
+
+    A batch that is not whole fails.
+    """
     found: Counter[tuple[str, int]] = Counter()
     left = [message for message in messages if "Nats-Batch-Id" in message.headers]
     while left:

@@ -1,4 +1,6 @@
-"""A stream of a test's own, and what was stored in it, by what was published and what the server says of it."""
+"""A stream of a test's own, and what was stored in it, by what was published and what the server
+says of it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ class Stored(NamedTuple):
 
 
 class Stream:
-    """A stream on a server, made at once. Its subjects begin with `subject`, unless `config` says otherwise."""
+    """A stream on a server, made at once.
+
+    Its subjects begin with `subject`, unless `config` says otherwise.
+    """
 
     def __init__(
         self, url: str, name: str, publisher: Publisher | None = None, **config: Any
@@ -44,7 +49,9 @@ class Stream:
         self.create()
 
     def create(self) -> None:
-        """Make the stream, and seal it afterwards if its configuration says so: no server makes a sealed one."""
+        """Make the stream, and seal it afterwards if its configuration says so: no server makes a
+        sealed one.
+        """
         self.messages.clear()
         self.publisher.api(f"STREAM.CREATE.{self.name}", {**self._config, "sealed": False})
         if self._config.get("sealed"):
@@ -106,7 +113,9 @@ class Stream:
         return nanoseconds(reply["message"]["time"])
 
     def rows(self, *sequences: int) -> list[Stored]:
-        """The rows of these messages; of all that were published through this object if none is named."""
+        """The rows of these messages; of all that were published through this object if none is
+        named.
+        """
         rows = []
         for sequence in sequences or sorted(self.messages):
             message, micros = self.messages[sequence], self.stored_time(sequence) // 1000

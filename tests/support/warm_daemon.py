@@ -1,7 +1,7 @@
 """Spark's daemon for Python workers, with what they need imported before it forks them.
 
-A job that is killed again and again, or whose workers are, spends most of its time on these imports otherwise.
-Named by `spark.python.daemon.module`.
+A job that is killed again and again, or whose workers are, spends most of its time on these imports
+otherwise. Named by `spark.python.daemon.module`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,9 @@ def columns(run: MessageRun) -> list[list[object]]:
 
 @dataclass(frozen=True)
 class Made:
-    """Messages with sequences from `first` on, stored a microsecond apart; implements `columns.MessageRun`."""
+    """Messages with sequences from `first` on, stored a microsecond apart; implements
+    `columns.MessageRun`.
+    """
 
     rows: Sequence[tuple[str, bytes, Mapping[str, Sequence[str]] | None]]
     first: int = 1

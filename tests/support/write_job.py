@@ -2,10 +2,10 @@
 
     python -m tests.support.write_job '{"options": {...}, "write_name": "w1"}'
 
-writes the task of partition 1 until its first moment and is killed there (SIGKILL), partition 2 until its second, and
-so on until one gets to its end. Moments are those right before and after whatever goes out to the server, and the one
-when the server has got what was published. Prints the names of the moments as JSON. For an Object Store bucket, whose
-tasks write one object each:
+writes the task of partition 1 until its first moment and is killed there (SIGKILL), partition 2
+until its second, and so on until one gets to its end. Moments are those right before and after
+whatever goes out to the server, and the one when the server has got what was published. Prints the
+names of the moments as JSON. For an Object Store bucket, whose tasks write one object each:
 
     python -m tests.support.write_job '{"options": {...}, "names": "fresh", "size": 300000}'
 
@@ -46,7 +46,8 @@ def values(partition: int, count: int = COUNT) -> list[str]:
 def batches(
     partition: int, delayed: str | None = None, groups: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in two record batches. With `delayed` they are schedules for `<delayed>.row`, due now.
+    """The rows of a task, in two record batches. With `delayed` they are schedules for
+    `<delayed>.row`, due now.
 
     With `groups` they are of so many groups, in turn.
     """
@@ -66,7 +67,8 @@ def batches(
 
 
 def write(options: Mapping[str, str], write: str, partition: int, groups: int = 0) -> TaskReport:
-    """One attempt of a task, on the connection that this process has for its options; delayed without a subject.
+    """One attempt of a task, on the connection that this process has for its options; delayed
+    without a subject.
 
     The task has a write of its own, so that no other one has begun its batch.
     """
@@ -124,7 +126,9 @@ class Death:
 
 
 def arm(death: Death, *, apart: bool = False) -> None:
-    """Make every request and every publish of this process a moment; with `apart` also each message of a publish."""
+    """Make every request and every publish of this process a moment; with `apart` also each message
+    of a publish.
+    """
     numbers = itertools.count(1)
     setattr(Connection, "inbox", inbox)  # noqa: B010
     request = death.around(Connection.request, lambda subject, *_: str(subject), False)
@@ -143,7 +147,9 @@ def arm(death: Death, *, apart: bool = False) -> None:
 
 
 def die_everywhere(work: Callable[[int], object], *, apart: bool = False) -> list[str]:
-    """Kill one task after the other, `work` of 1, 2, ..., each a moment later; the names of the moments."""
+    """Kill one task after the other, `work` of 1, 2, ..., each a moment later; the names of the
+    moments.
+    """
     moments: list[str] = []
     while True:
         number = len(moments) + 1

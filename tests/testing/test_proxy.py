@@ -21,7 +21,8 @@ def test_a_connection_that_comes_as_the_port_is_closed() -> None:
             goes_on.wait()
 
         proxy._loop.call_soon_threadsafe(hold)
-        # A loop that begins its turn later may cancel the connection's callback before it was called.
+        # A loop that begins its turn later may cancel the connection's callback before it was
+        # called.
         assert held.wait(60)
         port = urlsplit(proxy.url).port
         with socket.create_connection(("127.0.0.1", port or 0)):

@@ -13,7 +13,9 @@ from tests.support.reading import create
 
 
 class Early(Publisher):
-    """Publishes before the server knows a listener; the stream is made when the first answer is there."""
+    """Publishes before the server knows a listener; the stream is made when the first answer is
+    there.
+    """
 
     def __init__(self, url: str, subject: str) -> None:
         super().__init__(url)

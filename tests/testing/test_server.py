@@ -36,7 +36,9 @@ def publish(url: str, count: int, stream: str = "S") -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether the process is gone, or dead and waiting for an init that may not exist in a container."""
+    """Whether the process is gone, or dead and waiting for an init that may not exist in a
+    container.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

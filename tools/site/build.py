@@ -1,8 +1,8 @@
 """Make each ``.ipynb`` of ``notebooks/`` from the ``.py`` beside it, the same notebook in Databricks' source format.
 
-``python tools/site/build.py`` writes them. In the source format a line ``# COMMAND ----------`` ends a cell, and the
-lines of a Markdown cell begin with ``# MAGIC``, the first of them with ``# MAGIC %md``. The results have no outputs,
-and are the same, byte for byte, whenever the sources are.
+``python tools/site/build.py`` writes them. In the source format a line ``# COMMAND ----------``
+ends a cell, and the lines of a Markdown cell begin with ``# MAGIC``, the first of them with ``#
+MAGIC %md``. The results have no outputs, and are the same, byte for byte, whenever the sources are.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def cells(source: str) -> Iterator[Cell]:
 
 
 def notebook(source: str) -> dict[str, Any]:
-    """The notebook in Jupyter's format (nbformat 4.5), never executed. Raises `ValueError` as `cells` does."""
+    """The notebook in Jupyter's format (nbformat 4.5), never executed.
+
+    Raises `ValueError` as `cells` does.
+    """
     return {
         "cells": [
             _jupyter_cell(number, cell) for number, cell in enumerate(cells(source), start=1)
@@ -84,7 +87,10 @@ def _jupyter_cell(number: int, cell: Cell) -> dict[str, Any]:
 
 
 def text_of(source: str) -> str:
-    """The content of the ``.ipynb`` file, written as Jupyter writes it. Raises `ValueError` as `cells` does."""
+    """The content of the ``.ipynb`` file, written as Jupyter writes it.
+
+    Raises `ValueError` as `cells` does.
+    """
     return json.dumps(notebook(source), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,12 +1,15 @@
 """A hook of MkDocs: what the site has beside docs/, and what is checked of it.
 
-- The notebooks are pages. They are run here, so that one that fails is named. `DOCS_EXECUTE=false` leaves that out.
+- The notebooks are pages. They are run here, so that one that fails is named. `DOCS_EXECUTE=false`
+  leaves that out.
 - The page `first-steps.md` is a part of the README.
-- An entry of ``nav`` that ends in a slash, such as ``cookbook/``, stands for the pages of that folder: ``index.md`` or
-  the quick start first, the others by name. A section that has no pages is left out.
+- An entry of ``nav`` that ends in a slash, such as ``cookbook/``, stands for the pages of that
+  folder: ``index.md`` or the quick start first, the others by name. A section that has no pages is
+  left out.
 - The search finds an option by its name before everything else.
 - A link to a page at the code host becomes one to the page of the site.
-- A link to an anchor that no page has is a warning, also where MkDocs does not look: in notebooks and sidebars.
+- A link to an anchor that no page has is a warning, also where MkDocs does not look: in notebooks
+  and sidebars.
 """
 
 from __future__ import annotations
@@ -176,7 +179,8 @@ def _weighed(index: dict[str, Any]) -> dict[str, Any]:
     """Let an option come first if its whole name is searched for: many names are words that all pages use."""
     for section in index["docs"]:
         if section["location"].startswith("options/#") and section["title"][0].islower():
-            # The shorter a name, the more other pages use it; and `ensureStream` is before `ensureStreamOnConflict`.
+            # The shorter a name, the more other pages use it; and `ensureStream` is before
+            # `ensureStreamOnConflict`.
             section["boost"] = 300 / len(section["title"]) ** 2
         elif section["location"].startswith("api/"):
             section["boost"] = 0.5

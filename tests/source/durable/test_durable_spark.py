@@ -1,4 +1,6 @@
-"""Queries whose position is kept on the server (option durable), as the user and the server see them."""
+"""Queries whose position is kept on the server (option durable), as the user and the server see
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def kept(stream: MakeStream) -> MakeStream:
 
 
 def position(s: Stream) -> tuple[int, int]:
-    """Up to which sequence the consumer is acknowledged, and how many messages wait behind it, its lag."""
+    """Up to which sequence the consumer is acknowledged, and how many messages wait behind it, its
+    lag.
+    """
     info = s.publisher.api(f"CONSUMER.INFO.{s.name}.{DURABLE}")
     assert info["num_ack_pending"] == 0
     assert info["delivered"]["stream_seq"] == info["ack_floor"]["stream_seq"]
@@ -37,12 +41,16 @@ def position(s: Stream) -> tuple[int, int]:
 
 
 def reaches(expected: tuple[int, int], s: Stream) -> None:
-    """Wait until `position` is that: the server counts what was just published, or purged, a moment later."""
+    """Wait until `position` is that: the server counts what was just published, or purged, a moment
+    later.
+    """
     wait_until(lambda: position(s) == expected, f"{expected} of consumer {DURABLE}", 20)
 
 
 def holds(s: Stream, *sequences: int) -> None:
-    """Wait until the stream holds just these: a reader whose process has ended holds messages for a while."""
+    """Wait until the stream holds just these: a reader whose process has ended holds messages for a
+    while.
+    """
     wait_until(lambda: left(s) == list(sequences), f"only {sequences} in the stream", 60)
 
 
@@ -156,7 +164,9 @@ def test_a_batch_takes_nothing_from_a_work_queue(kept: MakeStream) -> None:
 
 @pytest.mark.parametrize("retention", [None, "limits", "interest"])
 def test_a_first_batch_that_is_planned_again(kept: MakeStream, retention: str | None) -> None:
-    """Spark asks again where to begin when a query dies in its first batch, whose end is in the checkpoint by then."""
+    """Spark asks again where to begin when a query dies in its first batch, whose end is in the
+    checkpoint by then.
+    """
     s = kept(retention or "limits")
     given: dict[str, Any] = {
         "startingOffsets": "latest",

@@ -397,7 +397,9 @@ def test_a_description_does_not_say_where_the_consumer_of_a_query_is(
 
 
 def test_a_consumer_that_fits_in_other_words(stream: Maker) -> None:
-    """One filter in a list is the same filter, and all consumers of a stream in memory are in memory."""
+    """One filter in a list is the same filter, and all consumers of a stream in memory are in
+    memory.
+    """
     made = stream(storage="memory")
     make_consumer(made, mem_storage=True, filter_subjects=[f"{made.subject}.a"])
     Run(made, f"{made.subject}.a").begin(4, committed=3)
@@ -560,7 +562,9 @@ def test_a_reply_that_lacks_a_field() -> None:
 def test_where_a_consumer_stands(
     deliveries: int, delivered: int, floor: int, following: int
 ) -> None:
-    """It holds what matches from where it was created, also if the next message of the stream comes later."""
+    """It holds what matches from where it was created, also if the next message of the stream comes
+    later.
+    """
     body: dict[str, Any] = {
         "config": {"deliver_policy": "by_start_sequence", "opt_start_seq": 3},
         "delivered": {"consumer_seq": deliveries, "stream_seq": delivered},

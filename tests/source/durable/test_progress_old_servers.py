@@ -1,6 +1,8 @@
-"""Progress on servers that cannot move a consumer (before 2.14): at no moment is an interest stream without interest.
+"""Progress on servers that cannot move a consumer (before 2.14): at no moment is an interest stream
+without interest.
 
-The server here refuses to move consumers, and `Progress` is told that it cannot. Older servers answer in the same way.
+The server here refuses to move consumers, and `Progress` is told that it cannot. Older servers
+answer in the same way.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def server() -> Iterator[NatsServer]:
         {user: spark, password: spark, permissions: {publish: {deny: "$JS.API.CONSUMER.RESET.>"}}}
     ]}"""
     with NatsServer(config=users) as running:
-        # As in conftest.py: the last stream of an account takes the folder of all streams with it, in the background.
+        # As in conftest.py: the last stream of an account takes the folder of all streams with it,
+        # in the background.
         create(admin_of(running), "KEPT", storage="file")
         yield running
     close_all()
@@ -145,7 +148,9 @@ def test_a_commit_that_failed_is_followed_by_another(run: Run, committed: int) -
 
 @pytest.mark.parametrize("step", STEPS[1:])
 def test_another_run_begins_in_the_middle(run: Run, step: str) -> None:
-    """Nothing is lost, and the older run notices, whatever the moment is; now or when it looks again."""
+    """Nothing is lost, and the older run notices, whatever the moment is; now or when it looks
+    again.
+    """
     made = run.stream
     second = Run(made)
     begun: list[str] = []
@@ -166,7 +171,8 @@ def test_another_run_begins_in_the_middle(run: Run, step: str) -> None:
     assert begun == [step]
     assert run.held(6, 11)
     if not outcomes:
-        # The older run was between two looks, and has made the consumer its own again: now the other one notices.
+        # The older run was between two looks, and has made the consumer its own again: now the
+        # other one notices.
         with pytest.raises(JetStreamError, match="another run has taken over"):
             second.check()
     else:
@@ -246,7 +252,9 @@ def test_the_server_crashes_in_the_middle(server: NatsServer, run: Run) -> None:
 
 
 def test_a_long_backlog(stream: Maker, caplog: pytest.LogCaptureFixture) -> None:
-    """Beyond 100,000 sequences a server may purge the whole stream when two consumers are deleted: none is."""
+    """Beyond 100,000 sequences a server may purge the whole stream when two consumers are deleted:
+    none is.
+    """
     made = stream(retention="interest")
     run = Run(made).open()
     mine, others = (Message(f"{made.subject}.{suffix}", b"x") for suffix in "ab")
@@ -272,7 +280,9 @@ def test_a_long_backlog(stream: Maker, caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_back_in_a_long_backlog(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in of a move back stays until the stream is short: one consumer is deleted, not two."""
+    """The stand-in of a move back stays until the stream is short: one consumer is deleted, not
+    two.
+    """
     made = run.stream
     make_consumer(made, "other")
     run.commit(8)

@@ -1,4 +1,6 @@
-"""Other runs, other people, lost consumers, denied subjects and outages, while Spark commits (option durable)."""
+"""Other runs, other people, lost consumers, denied subjects and outages, while Spark commits
+(option durable).
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ def test_another_run_takes_over(
         second = Run(made).open(fresh=False)
     [line] = [record.getMessage() for record in caplog.records if ".source.durable." in record.name]
     assert (
-        "continues with consumer query (option durable) at sequence 4, which another run has had since 2"
-        in line
+        "continues with consumer query (option durable) at sequence 4, which another run has had "
+        "since 2" in line
     )
     before = kept(made)
     for step in first.both(8):
@@ -161,7 +163,8 @@ def test_a_purge_moves_it_too(
     made = stream(retention=retention)
     run = Run(made).begin(9, committed=3)
     made.purge(seq=6)
-    # That messages went before they were read is for the reader's own check to find, by the stream's first sequence.
+    # That messages went before they were read is for the reader's own check to find, by the
+    # stream's first sequence.
     run.move(8)
     assert pending(made) == 2
     assert not caplog.records
@@ -240,7 +243,10 @@ def test_missing(
     }
     step = steps[when]
     if retention == "interest" and fail:
-        problem = r"consumer query of stream .* does not exist: .* are gone unread; set failOnDataLoss=false"
+        problem = (
+            r"consumer query of stream .* does not exist: .* are gone unread; set "
+            r"failOnDataLoss=false"
+        )
         with pytest.raises(DataLossError, match=problem):
             step()
         assert consumers(made) == []  # the next start must not go on as if nothing had happened
@@ -406,7 +412,8 @@ def test_a_leader_is_killed(nats_cluster: NatsCluster) -> None:
             made.publisher = connected(up)
             left = 10 if made.name == "limits" else 3
             wait_until(lambda made=made: pending(made) == 3, made.name)  # type: ignore[misc]
-            # Another server may lead the stream than the consumer, and may still apply what it has in its log.
+            # Another server may lead the stream than the consumer, and may still apply what it has
+            # in its log.
             made.wait_for(left)
         nats_cluster.restart(killed)
         for run in runs:
