@@ -90,6 +90,7 @@ class NatsCluster:
                 store_dir=None if store_dir is None else Path(store_dir) / own_name,
                 config=config,
                 max_payload=max_payload,
+                # `wait_ready` and `leader_of` read the monitoring pages.
                 http_monitor=True,
                 binary=binary,
                 start_timeout=start_timeout,
@@ -126,6 +127,9 @@ class NatsCluster:
                 server.start()
             self.wait_ready()
         except BaseException:
+            # Ctrl-C ends a start as well. The servers of a failed first start are closed;
+            # test_cluster.py, test_a_configuration_error_leaves_nothing, holds it. After a later
+            # start they stay, with their stores.
             if first:
                 self.close()
             raise
@@ -133,6 +137,8 @@ class NatsCluster:
 
     def _choose_routes(self) -> None:
         """Tell every server all routes, which it must know before the first one starts."""
+        # nats-server takes its routes from the command line, so all of them are known before the
+        # first server starts.
         self._routes = [PortLease() for _ in self._servers]
         addresses = [f"nats://{LOOPBACK}:{lease.port}" for lease in self._routes]
         for server, address in zip(self._servers, addresses, strict=True):
@@ -150,6 +156,7 @@ class NatsCluster:
         start, or did not catch up in time.
         """
         server = self._servers[index].restart()
+        # Without a majority there is no meta leader, and a wait could only fail.
         if len(self._active()) > len(self._servers) // 2:
             self.wait_ready()
         return server
@@ -197,6 +204,8 @@ class NatsCluster:
 
     def close(self) -> None:
         """Close all servers and remove their temporary directories. May be called again."""
+        # The stack closes the servers first, and then gives their ports back: it goes backwards. An
+        # error of one server does not keep the others from being closed.
         with contextlib.ExitStack() as stack:
             for lease in self._routes:
                 stack.callback(lease.release)
@@ -214,6 +223,7 @@ class NatsCluster:
         return f"<NatsCluster {self.name} {list(self._servers)}>"
 
     def _active(self) -> list[NatsServer]:
+        # A paused server answers no page: `monitor` would wait five seconds for each.
         return [server for server in self._servers if server.running and not server.paused]
 
     def _obstacle(self) -> str | None:
@@ -228,9 +238,11 @@ def _meta_obstacle(active: Sequence[NatsServer]) -> str | None:
     """Return why the servers have no common JetStream leader that finds all of them current."""
     views = {}
     for server in active:
+        # A server that does not answer has an empty view, and so the leader None.
         views[str(server.name)] = _page(server, "/jsz").get("meta_cluster") or {}
     leaders = {view.get("leader") for view in views.values()}
     leader = next(iter(leaders))
+    # The common leader may be a server that is down: the others notice its end seconds later.
     if len(leaders) > 1 or leader not in views:
         seen = ", ".join(f"{name} sees {view.get('leader')}" for name, view in views.items())
         return f"no common JetStream leader ({seen})"
@@ -248,6 +260,8 @@ def _current(view: Mapping[str, Any]) -> set[str]:
 def _unhealthy(active: Sequence[NatsServer]) -> str | None:
     """Return the problem of the first server that is not healthy."""
     for server in active:
+        # /healthz (nats-server: server/monitor.go) is ok when the server's replicas of streams and
+        # consumers are current. Else it has status 503, and JSON all the same.
         health = _page(server, "/healthz")
         if health.get("status") != "ok":
             return f"{server.name}: {health.get('error', 'monitoring page not reached')}"
@@ -275,6 +289,7 @@ def _copy(
     group = detail.get("cluster") or {}
     # Only a leader's word about itself counts: the others may not have noticed that it is gone.
     leads = group.get("leader") == server.name
+    # The list leaves the server itself out (nats-server: server/jetstream_cluster.go, clusterInfo).
     others = group.get("replicas") or ()
     return _Copy(account, stream, consumer, leads, 1 + len(others))
 
@@ -287,6 +302,7 @@ def _leaderless(active: Sequence[NatsServer]) -> str | None:
     present = Counter(copy.asset for copy in copies)
     led = {copy.asset for copy in copies if copy.leads}
     for copy in copies:
+        # Copies on servers that are down are missing here. Too few servers cannot elect a leader.
         has_majority = present[copy.asset] > copy.size // 2
         if copy.asset in led or not has_majority:
             continue
@@ -300,4 +316,6 @@ def _page(server: NatsServer, path: str) -> dict[str, Any]:
     try:
         return dict(server.monitor(path))
     except (OSError, http.client.HTTPException, ValueError):
+        # OSError: no server listens, or it is too slow. The others: it ended in the middle of its
+        # answer.
         return {}

@@ -73,10 +73,8 @@ def _binary_candidates() -> Iterator[Path]:
 class PortLease:
     """A TCP port of the loopback interface, reserved until `release`.
 
-    On Linux the lease is a socket that is bound but does not listen. The kernel gives such a port
-    neither to another `bind` nor to an outgoing connection, also while the server is down. The
-    server can bind the same port because both sides set SO_REUSEADDR. Other systems do not allow
-    that; there the port was only free when it was chosen.
+    On Linux the lease is a socket that is bound but does not listen. On other systems the port was
+    only free when it was chosen.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -85,9 +83,14 @@ class PortLease:
         A given port that is taken raises no error here. Raises `ServerStartError` if no port is
         free.
         """
+        # The kernel gives a port that is bound neither to another `bind` nor to an outgoing
+        # connection, also while the server is down.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if port:
+            # The server can bind the same port, because both sides set this option.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Another process has it. nats-server says so itself when it starts, and the start fails
+            # with that.
             with contextlib.suppress(OSError):
                 self._socket.bind((LOOPBACK, port))
         else:
@@ -95,6 +98,7 @@ class PortLease:
             # Set after the bind, so that two leases cannot be given the same port.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.port: Final = port
+        # Elsewhere the server could not bind a port that the lease has bound.
         if sys.platform != "linux":
             self.release()
 
@@ -127,6 +131,7 @@ class DeathGuard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # A line goes to the shell at once, without a flush.
             bufsize=0,
             start_new_session=True,  # or Ctrl-C in the terminal would end the guard first
         )
@@ -145,6 +150,7 @@ class DeathGuard:
 
     def abandon(self) -> None:
         """Close this process's end of the pipe only: a forked child does so with its copy."""
+        # The shell reads until every process has closed its copy of this end.
         self._pipe.close()
 
     def _tell(self, line: bytes) -> None:

@@ -219,7 +219,9 @@ class NatsServer:
             return self
         if os.name != "posix":
             raise ServerStartError("NatsServer runs on Linux and macOS only")
+        # The server of an earlier start has ended without `stop`: its guard is still there.
         self._reap()
+        # The ports are known to clients since the first start, so no others are chosen.
         if self._home is not None:
             self._launch()
             return self
@@ -243,6 +245,8 @@ class NatsServer:
                 self._launch()
                 return
             except ServerStartError as error:
+                # Another process took a port after `PortLease` had found it free. Elsewhere than on
+                # Linux the lease does not hold it. A client port that the caller named stays.
                 taken = "address already in use" in str(error)
                 client_port_given = self._listeners["client"] != 0
                 if not taken or client_port_given or not attempts_left:
@@ -259,6 +263,8 @@ class NatsServer:
             self._process.send_signal(
                 signal.SIGCONT,
             )  # a paused process would not see the other one
+            # A server may ignore the signal; `kill` ends it then. test_server.py,
+            # test_stop_ends_by_force_what_ignores_the_signal, holds it.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_SECONDS)
         self.kill()
@@ -280,12 +286,16 @@ class NatsServer:
         Connections stay open and nothing answers. Does nothing if it is paused. Like `resume`,
         raises RuntimeError if the server is not running.
         """
+        # `waitpid` reports a stop once. A second wait for it would never return: test_server.py,
+        # test_a_paused_server_can_be_paused_again.
         if self.paused:
             return
         process = self._running_process()
         process.send_signal(signal.SIGSTOP)
+        # The signal returns before the process has stopped; this call returns after it.
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
+            # `waitpid` has taken the exit status, so `Popen` could not learn it any more.
             process.returncode = os.waitstatus_to_exitcode(status)
             raise RuntimeError("nats-server ended while it was being paused")
         self._paused = True
@@ -331,6 +341,7 @@ class NatsServer:
         """Return the command line of the server. Flags win over the configuration."""
         home = self._directory()
         command = [str(self.binary or find_server_binary()), "-l", str(home / _LOG_FILE)]
+        # The server writes the URLs at which it listens to this folder; `_ready` reads them.
         command += ["--ports_file_dir", str(home)]
         if self._config_file is None:
             command += ["-c", str(self._written_config()), "-a", LOOPBACK, "-p", str(self.port)]
@@ -340,6 +351,7 @@ class NatsServer:
             command += ["-n", self.name]
         if self._jetstream:
             command += ["-js"]
+        # A configuration file says itself where streams are kept.
         if self._jetstream and self._config_file is None:
             command += ["-sd", str(self.store_dir)]
         if "monitor" in self._listeners:
@@ -364,8 +376,10 @@ class NatsServer:
         """Start the process, and wait until it is ready. No process is left after an error."""
         command = self._command()
         log = self._directory() / _LOG_FILE
+        # `log` reads the file before the server has made it.
         log.touch()
         self._log_start = len(self.log)
+        # Before the process: this Python may be killed at any moment after its start.
         self._guard = DeathGuard(self._directory())
         try:
             # Errors in the configuration go to stderr, before the server opens its log.
@@ -383,10 +397,13 @@ class NatsServer:
             self._scheme = url.scheme
             if self._config_file is not None:
                 self._host = url.netloc.rpartition(":")[0]
+                # The file says the port. The one that the first start has chosen is not used.
                 self._leases["client"].release()
                 self._leases["client"] = PortLease(url.port or 0)
         except BaseException as error:
+            # Ctrl-C during the wait must not leave a process either.
             self.kill()
+            # The binary cannot be executed: test_server.py, test_a_binary_that_is_no_server_fails.
             if isinstance(error, OSError):
                 raise ServerStartError(
                     f"nats-server did not start: {error.strerror or error}",
@@ -399,6 +416,8 @@ class NatsServer:
             raise self._failure()
         if "Server is ready" not in self.log[self._log_start :]:
             return None
+        # The name has the process id (nats-server: server/server.go, portFile): a file of an
+        # earlier start has another one.
         for file in self._directory().glob(f"*_{self.pid}.ports"):
             with contextlib.suppress(ValueError):  # half written
                 return urlsplit(str(json.loads(file.read_bytes())["nats"][0]))
@@ -448,6 +467,7 @@ _open_servers: set[NatsServer] = set()
 
 
 def _close_forgotten() -> None:
+    # `close` takes the server out of the set.
     for server in list(_open_servers):
         server.close()
 
