@@ -116,6 +116,7 @@ def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
 
 def late_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
     """Return the sums that the second stream must hold."""
+    # A cancelled flight has NaN, which is not late.
     late = flights[flights["arr_delay"] >= LATE]
     subject = "delays." + late["origin"] + "." + late["carrier"]
     lost = late["arr_delay"] - late["dep_delay"]
@@ -128,6 +129,7 @@ def late_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
             minutes=("arr_delay", "sum"),
             lost=("lost", "sum"),
         )
+        # The delays are floats, because cancelled flights have NaN. Spark's sums are bigint.
         .astype("int64")
     )
     return sums
@@ -146,9 +148,11 @@ def differences(sums: pd.DataFrame, pandas: pd.DataFrame, words: tuple[str, str]
         return "nothing" if row is None else text.format(**row)
 
     sentences = []
+    # A group that only one of them has is a difference too.
     for key in sorted(ours.keys() | theirs.keys()):
         our_row = ours.get(key)
         their_row = theirs.get(key)
+        # The sums are whole numbers, which floats hold exactly: no tolerance is needed.
         if our_row != their_row:
             group = key if isinstance(key, str) else "{} at {}h".format(*key)
             sentences.append(f"{group}: {has} {shown(our_row)}; pandas has {shown(their_row)}.")
@@ -178,6 +182,8 @@ def report(
             part = hours[(hours.index >= first) & (hours.index < end)].sum()
             parts.append(_mean(part["departure_minutes"], part["departed"]))
         table.add_row(
+            # All columns fit a terminal of 80 columns, because the names have no company form:
+            # test_demo.py, test_the_report_fits_a_terminal_of_80_columns_and_40_lines.
             _COMPANY.sub("", names.get(str(carrier), str(carrier))),
             f"{total['flights']:,.0f}",
             _mean(total["departure_minutes"], total["departed"]),
@@ -212,10 +218,12 @@ def report_back(console: Console, batches: Batches, stored: Stored) -> None:
         table.add_row(str(subject), f"{messages:,}", minutes, lost)
     console.print()
     console.print(table)
+    # A short load may have no late flight.
     if len(busiest):
         subject = busiest.index[0]
         console.print(
             f"The first one on {subject}:\n{stored.examples[subject]}",
+            # The text is a payload: rich would take its brackets for markup.
             highlight=False,
             markup=False,
         )
@@ -276,6 +284,7 @@ def summary(
 
 
 def _rate(count: int, seconds: float) -> float:
+    # A query without rows took no seconds.
     return count / max(seconds, 1e-9)
 
 
@@ -284,11 +293,13 @@ def _table(title: str) -> Table:
 
 
 def _by_carrier(delays: pd.DataFrame) -> pd.DataFrame:
+    # Sums can be added up over the hours, and means could not.
     return delays.groupby(level="carrier").sum()
 
 
 def _mean(minutes: float, flights: float) -> str:
     if not flights:
+        # An airline has no departure in some parts of the day.
         return ""
     mean = minutes / flights
     colour = "red"

@@ -37,6 +37,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     thread: Ctrl-C raises `KeyboardInterrupt` once Spark has started.
     """
     os.environ["JAVA_HOME"] = ensure_java()
+    # Spark takes python3 from the PATH otherwise, which may lack pyarrow and this package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     log = folder / "spark.log"
@@ -44,6 +45,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
         SparkSession.builder.appName("spark-jetstream demo")
         .master("local[*]")
         .config("spark.ui.enabled", "false")
+        # All files of Spark go to the folder, which the demo removes.
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
@@ -52,6 +54,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     )
     try:
         with _CtrlC() as ctrl_c:
+            # The JVM starts in here, and keeps the standard error that it has then.
             with warnings.catch_warnings(), _stderr_into(log):
                 # Nothing here uses Spark's pandas functions.
                 warnings.filterwarnings(
@@ -64,6 +67,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
                 spark.sparkContext.setLogLevel("ERROR")
                 yield spark
     except Exception:
+        # The JVM has written its reasons to the file alone.
         if log.is_file():
             sys.stderr.write("The end of Spark's log:\n")
             sys.stderr.writelines(log.read_text(errors="replace").splitlines(keepends=True)[-30:])
@@ -84,8 +88,10 @@ class _CtrlC:
     def release(self) -> None:
         """Raise `KeyboardInterrupt` if Ctrl-C came before, and whenever it comes from now on."""
         # PySpark's own handler calls the JVM in the middle of another call, which breaks both.
+        # Set again, because the start of Spark has set another one.
         signal.signal(signal.SIGINT, self._handle)
         self._holding = False
+        # A Ctrl-C during the start counts now, when the JVM can be ended.
         if self._came:
             self._interrupt()
 
@@ -110,6 +116,7 @@ class _CtrlC:
 @contextlib.contextmanager
 def _stderr_into(path: Path) -> Iterator[None]:
     """Processes started inside write their standard error to ``path``, as long as they live."""
+    # A child inherits descriptor 2, whatever `sys.stderr` is: only `dup2` redirects the JVM.
     sys.stderr.flush()
     ours = os.dup(2)
     try:
@@ -136,6 +143,8 @@ def hourly_delays(messages: DataFrame) -> DataFrame:
         .agg(
             sf.count("*").alias("flights"),
             sf.count("flight.dep_delay").alias("departed"),
+            # Where all flights of a group were cancelled, Spark's sum is null and that of pandas 0:
+            # test_demo.py, test_sums_leave_out_cancelled_flights.
             sf.coalesce(sf.sum("flight.dep_delay"), sf.lit(0.0)).alias("departure_minutes"),
             sf.count("flight.arr_delay").alias("arrived"),
             sf.coalesce(sf.sum("flight.arr_delay"), sf.lit(0.0)).alias("arrival_minutes"),
@@ -154,6 +163,7 @@ def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFram
         .schema(columns)
         # Spark before 4.2 reads everything in one micro-batch.
         .options(servers=url, stream=STREAM, maxMessagesPerTrigger=100_000)
+        # A task has 50,000 messages by default (docs/tuning.md), so other cores would be idle.
         .option("minPartitions", spark.sparkContext.defaultParallelism)
         .load()
     )
@@ -171,8 +181,10 @@ def run_to_end(writer: DataStreamWriter, checkpoint: Path, tell: Tell) -> Batche
     seconds = []
     watermark = ""
     for progress in query.recentProgress:
+        # Spark also runs micro-batches without rows, to move the watermark on.
         if progress.numInputRows:
             rows.append(progress.numInputRows)
+            # Spark reports milliseconds.
             seconds.append(progress.batchDuration / 1000)
         if progress.eventTime:
             watermark = progress.eventTime["watermark"]
@@ -192,12 +204,16 @@ def run_query(
 
     def keep(batch: DataFrame, _batch_id: int) -> None:
         for row in batch.collect():
+            # In update mode a micro-batch has only the groups that it has changed, with their whole
+            # sums: the last row of a group counts. A batch that comes again changes nothing.
             newest[row["stored"], row["carrier"], row["hour"]] = row
 
     sums = hourly_delays(read_flights_stream(spark, url, "timestamp timestamp, data binary"))
     writer = sums.writeStream.outputMode("update").foreachBatch(keep)
     batches = run_to_end(writer, folder / "delays-checkpoint", tell)
     rows = pd.DataFrame.from_records([*newest.values()], columns=sums.columns)
+    # Messages that were stored before and after a full hour are in two windows, and so a group may
+    # have two rows.
     return rows.groupby(["carrier", "hour"]).sum().drop(columns="stored"), batches
 
 
@@ -230,6 +246,7 @@ def late_flights(messages: DataFrame) -> DataFrame:
     return (
         messages.select("sequence", flight.alias("read"))
         .select("sequence", "read.*")
+        # A cancelled flight has null, which is left out.
         .where(sf.col("arr_delay") >= LATE)
         .select(
             sf.concat_ws(".", sf.lit("delays"), "origin", "carrier").alias("subject"),
@@ -247,6 +264,8 @@ def write_late(spark: SparkSession, url: str, folder: Path, tell: Tell) -> Batch
         late_flights(read_flights_stream(spark, url, "sequence bigint, data binary"))
         .writeStream.format("jetstream")
         .outputMode("append")
+        # `read_back` compares the number of messages with that of flights, so a row that is stored
+        # twice would show.
         .options(servers=url, stream=COPIES, delivery="exactly-once")
         .option("ensureStream", json.dumps({"name": COPIES, "subjects": ["delays.>"]}))
     )
@@ -270,11 +289,14 @@ def read_back(spark: SparkSession, url: str) -> Stored:
         .groupBy("subject")
         .agg(
             sf.count("*").alias("messages"),
+            # The column headers has a list of values for each name.
             sf.countDistinct(sf.element_at(sf.element_at("headers", FLIGHT_SEQUENCE), 1)).alias(
                 "flights",
             ),
             sf.sum("delay.minutes").alias("minutes"),
             sf.sum("delay.lost").alias("lost"),
+            # Tasks read the stream side by side, so the first row of a group is any of its
+            # messages.
             sf.min_by(sf.col("data").cast("string"), "sequence").alias("example"),
         )
     )

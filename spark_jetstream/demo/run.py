@@ -91,6 +91,7 @@ class _DemoResult:
 def _run(messages: int | None, as_json: bool, picture: Path | None) -> int:
     if picture is not None:
         picture.touch()  # which fails now, and not after minutes
+    # With --json standard output has nothing but the object.
     console = Console(stderr=as_json)
     outcome = _outcome(console, read_flights(messages))
     if as_json:
@@ -103,6 +104,7 @@ def _run(messages: int | None, as_json: bool, picture: Path | None) -> int:
         _print_tables(recorder, outcome)
         _print_verdicts(recorder, outcome)
         picture.write_text(_svg(recorder), encoding="utf-8")
+    # The picture is written in either case, since it shows the differences.
     if outcome.problems or outcome.late_problems:
         return 1
     console.print(
@@ -116,6 +118,8 @@ def _outcome(console: Console, flights: pd.DataFrame) -> _DemoResult:
     """Send the flights through a server and Spark, and compare the sums with those of pandas."""
     expected = figures.delays_by_pandas(flights)
     expected_late = figures.late_by_pandas(flights)
+    # They end in the opposite order: Spark before its server, and both before their folder is
+    # removed.
     with (
         tempfile.TemporaryDirectory(prefix="spark-jetstream-demo-") as name,
         NatsServer() as server,
@@ -179,6 +183,7 @@ def _program() -> str:
 
 def _svg(console: Console) -> str:
     """Return the record of a console as a picture. It names no font of another place."""
+    # rich's picture loads a font from the network.
     return re.sub(
         r"@font-face \{.*?\}\s*",
         "",
@@ -250,9 +255,12 @@ def publish(
         except (PySparkException, Py4JError) as error:
             raise DemoFailed(f"the flights could not be stored: {_reason(error)}") from error
         finally:
+            # Without it the other thread would count for ever, and the end of the executor waits
+            # for it.
             seconds = time.monotonic() - began
             done.set()
         stored = counting.result()
+    # The stream's own number does not depend on the acknowledgements that the sink has counted.
     if stored != len(rows):
         raise DemoFailed(f"{len(rows)} messages were acknowledged but the stream holds {stored}")
     return figures.Load(len(rows), sum(map(len, payloads)), seconds)
@@ -262,6 +270,7 @@ def _count_stored(admin: JetStreamAdmin, tell: Tell, done: threading.Event) -> i
     """Pass the number of stored messages to ``tell`` until ``done`` is set; return the last one."""
     finished = False
     while not finished:
+        # It asks once more after `done`: that number has all messages.
         finished = done.wait(0.2)
         stored = admin.streams.load(STREAM).state.messages
         tell(stored)
@@ -271,6 +280,8 @@ def _count_stored(admin: JetStreamAdmin, tell: Tell, done: threading.Event) -> i
 def _reason(error: BaseException) -> str:
     """Return the line of a Spark error that names the error of the sink."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # The text of Spark's error has the traceback of the worker, which ends with the line of the
+    # error itself.
     named = [line for line in lines if line.startswith("spark_jetstream.errors.")]
     return (named or lines or [type(error).__name__])[-1]
 
