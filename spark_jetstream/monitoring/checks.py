@@ -46,9 +46,12 @@ _WORDS: Mapping[Any, str] = {
     gt: "more than {}",
     ne: "not {}",
 }
+# From the best to the worst: CRITICAL hides UNKNOWN, although its exit code is lower.
 _SEVERITY = (OK, WARNING, UNKNOWN, CRITICAL)
+# Servers answer this request in the system account only.
 _META = "$SYS.REQ.SERVER.PING.JSZ"
 _SPAN = Seconds("0s", "1000y")
+# -1 turns a threshold off, as it does for `nats server check`.
 _NUMBER = Whole(-1)
 
 _Rule = Callable[[Any, Any], bool]
@@ -79,6 +82,7 @@ def _pair(
 
 
 def _latency(name: str, help: str, limit: str) -> Criterion:
+    # Those of `nats server check connection`.
     defaults = {f"{limit}_warn": "500ms", f"{limit}_critical": "1s"}
     return Criterion("connection", name, help, _pair(limit), "s", defaults=defaults)
 
@@ -139,6 +143,7 @@ CRITERIA = (
 def thresholds(check: str) -> Iterator[tuple[str, str, str]]:
     """Yield the thresholds of a check: name, meaning, and unit of the number."""
     for criterion in CRITERIA:
+        # Two checks may have a number of the same name, such as peers.
         if criterion.check != check:
             continue
         for name, rule in criterion.thresholds.items():
@@ -177,6 +182,7 @@ class _Limit(NamedTuple):
 
     def forbids(self, number: float | None) -> bool:
         """Return whether a number is beyond the limit; never (None) is beyond any."""
+        # An ack that never was is later than any limit.
         return number is None or self.rule(number, self.value)
 
 
@@ -201,6 +207,7 @@ class CheckResult:
             if name not in self._kinds:
                 hint = did_you_mean(name, self._kinds)
                 raise OptionError(f"check {check} has no threshold {name}{hint}")
+            # The command line passes None for an option that is not on it.
             if value is not None:
                 limits[name] = value
         self._limits = {name: checked(self._kinds[name], name, limits[name]) for name in limits}
@@ -212,6 +219,7 @@ class CheckResult:
         if not isinstance(error, JetStreamError):
             return False
         unknown = isinstance(error, (OptionError, PermissionDenied))
+        # A request that may not be sent says nothing about the health of what it asks for.
         self.add_fault(str(error), UNKNOWN if unknown else CRITICAL)
         return True
 
@@ -222,6 +230,7 @@ class CheckResult:
 
     def read_metadata(self, metadata: Mapping[str, str]) -> None:
         """Take the thresholds that the caller has not given from metadata."""
+        # A threshold that the caller has given stays.
         for name in self._kinds.keys() - self._limits.keys():
             key = f"{METADATA}{name.replace('_', '-')}"
             if key in metadata:
@@ -258,9 +267,11 @@ class CheckResult:
         """Return the limits that compare a number with something."""
         values = {}
         for name in criterion.thresholds:
+            # -1 is off; a limit that nobody has set counts as -1.
             if self._limits.get(name, -1) >= 0:
                 values[name] = self._limits[name]
         rules = criterion.thresholds
+        # Two equal limits do not say which of them is beyond the other.
         if criterion.either and len({*values.values()}) > 1:
             warning, critical = values.values()
             rules = dict.fromkeys(values, le if critical < warning else ge)
@@ -278,7 +289,9 @@ class CheckResult:
         """
         self.add("peers", len(replicas(cluster)))
         self.add("peer_lag", {peer.name: peer.lag for peer in cluster.replicas})
+        # The server has nanoseconds.
         self.add("peer_active", {peer.name: peer.active / 1e9 for peer in cluster.replicas})
+        # Critical without any threshold: whoever forgot to set one must hear of it.
         if not cluster.leader:
             self.add_fault("there is no leader")
         for peer in cluster.replicas:
@@ -297,6 +310,7 @@ def _shown(value: float | None, unit: str) -> str:
 
 def _age(info: StreamInfo | ConsumerInfo, at: Timestamp) -> float:
     """Return the seconds since a time, by the server's clock."""
+    # `ts` is the time of the reply at the server, whose clock may differ from the one here.
     return (info.ts.nanoseconds - at.nanoseconds) / 1e9
 
 
@@ -316,6 +330,7 @@ def check_connection(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
     options = admin.options
     with CheckResult("connection", options.display_servers, thresholds) as result:
         with _timed(result, "connect_time"):
+            # `connect` would wait for a server that is starting.
             connection = pool.connect_at_once(options)
         with _timed(result, "rtt"):
             connection.check(options.request_timeout)
@@ -328,6 +343,7 @@ def check_connection(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
 def _timed(result: CheckResult, name: str) -> Iterator[None]:
     """Add the seconds that the block takes, unless it raises."""
     begun = perf_counter()
+    # A step that fails has no time: the error is the finding.
     yield
     result.add(name, perf_counter() - begun)
 
@@ -372,6 +388,7 @@ def check_consumer(
         result.add("pull_waiting", info.num_waiting)
         result.add("pending", info.num_pending)
         result.add("redelivered", info.num_redelivered)
+        # The server leaves the time out when there was no delivery, or no ack: that is never.
         for name, position in (("last_delivery", info.delivered), ("last_ack", info.ack_floor)):
             result.add(name, position.last_active and _age(info, position.last_active))
         groups = len(info.config.priority_groups)
@@ -393,6 +410,7 @@ def check_kv(
     with CheckResult("kv", bucket, thresholds) as result:
         result.add("values", admin.kv.load(bucket).values)
         if key is not None:
+            # A key without a value raises `KeyNotFound`, which becomes a finding.
             admin.kv.bucket(bucket).get(key)
     return result
 
@@ -410,6 +428,7 @@ def check_credential(
     with CheckResult("credential", credential, thresholds) as result:
         options = ConnectionOptions.from_given({"credentialsFile": SecretStr(credential)})
         expires = connect_arguments(options)["user_credentials"].expires
+        # 0: the JWT never expires.
         if expires:
             result.add("expiry", expires - time())
             if expires <= time():
@@ -429,15 +448,20 @@ def check_meta(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
         try:
             reply = pool.connect_at_once(admin.options).ask(
                 _META,
+                # Then only the leader of the meta group answers (nats-server: server/monitor.go,
+                # Jsz), so there is one reply.
                 b'{"leader_only": true}',
                 context=context,
             )
         except NoResponders:
+            # In other accounts no server listens on the subject.
             raise PermissionDenied(
                 f"cannot {context}: log in to the system account",
                 subject=_META,
             ) from None
         meta = (reply.get("data") or {}).get("meta_cluster")
+        # A single server answers too, as no other leads. test_check.py,
+        # test_a_server_of_no_cluster_has_no_meta_group, holds what it gets.
         if not meta:
             result.add_fault("the server is in no cluster, and has no meta group")
             return result

@@ -29,13 +29,15 @@ _Method = Callable[[Any, Any], None]
 
 
 def _harmless(method: _Method) -> _Method:
-    """Log the errors of a method: Spark would print a stack trace of the JVM for each event."""
+    """Return a method that logs its own errors."""
 
     @functools.wraps(method)
     def wrapped(self: Any, event: Any) -> None:
         try:
             method(self, event)
         except Exception:
+            # Spark would print a stack trace of the JVM for each event. test_listener.py,
+            # test_an_error_does_not_reach_spark, holds it.
             log.exception("%s failed", method.__name__)
 
     return wrapped
@@ -69,6 +71,8 @@ class JetStreamListener(StreamingQueryListener):
         *,
         level: int = logging.INFO,
         port: int | None = None,
+        # The HTTP server has no authentication: test_listener.py,
+        # test_only_this_machine_is_served_unless_an_address_is_named.
         address: str = "127.0.0.1",
         registry: CollectorRegistry | None = None,
         openlineage: OpenLineage | None = None,
@@ -78,6 +82,7 @@ class JetStreamListener(StreamingQueryListener):
         self._names: dict[str, str] = {}  # by run
         self._metrics: QueryMetrics | None = None
         if port is not None or registry is not None:
+            # prometheus_client comes with the extra `prometheus`, which others need not install.
             try:
                 from spark_jetstream.monitoring.metrics import QueryMetrics  # noqa: PLC0415
             except ImportError as error:
@@ -144,6 +149,7 @@ class JetStreamListener(StreamingQueryListener):
         query_id = str(event.id)
         run = str(event.runId)
         failure = event.exception
+        # This event has no name of the query. Its run is over, so the name is of no more use.
         name = self._names.pop(run, query_id)
         if failure is None:
             log.log(self._level, "query %s ended", name)
@@ -161,6 +167,7 @@ class JetStreamListener(StreamingQueryListener):
 
     def _name(self, described: Any) -> str:
         """Return the name of a query, or its id; the event of the end of a run has no name."""
+        # Runs that began before the listener was added are named by their first progress.
         return self._names.setdefault(str(described.runId), described.name or str(described.id))
 
 

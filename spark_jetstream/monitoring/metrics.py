@@ -66,6 +66,8 @@ class QueryMetrics(Collector):
             try:
                 self._server, _ = start_http_server(port, address, self._registry)
             except OSError:
+                # The port is in use. A registry of the user must not keep a collector without a
+                # listener.
                 self._registry.unregister(self)
                 raise
             self.port = self._server.server_port
@@ -79,6 +81,9 @@ class QueryMetrics(Collector):
 
     def started(self, query_id: str, run: str, name: str) -> None:
         """Export a run of a query from now on, in place of an older one."""
+        # A run that is up stays: Spark calls onQueryStarted before start() returns, and tells of
+        # all else in another thread, so the end of the last run may still come. test_listener.py,
+        # test_late_events_of_a_failed_run_leave_the_next_run_as_it_is, holds it.
         with self._lock:
             for key, state in [*self._runs.items()]:
                 if state.is_of(query_id, name) and not state.up:
@@ -100,12 +105,15 @@ class QueryMetrics(Collector):
         written = progress.sink.numOutputRows
         if run not in self._runs:  # it began before the listener was added
             self.started(str(progress.id), run, name)
+        # Rows that count already beside the lag of before would be an alarm about nothing:
+        # test_listener.py, test_a_scrape_sees_all_of_a_micro_batch_or_nothing.
         with self._lock:
             state = self._runs[run]
             state.rows += progress.numInputRows
             if written >= 0:  # else the sink does not count
                 state.written = (state.written or 0) + written
             state.rate = progress.processedRowsPerSecond
+            # Spark reports milliseconds.
             state.seconds = progress.batchDuration / 1000
             state.seen = time.time()
             state.lags = lags
@@ -120,9 +128,11 @@ class QueryMetrics(Collector):
         """Drop a run; export that it failed, unless the query runs again already."""
         with self._lock:
             for key in self._ended_with(run, query_id):
+                # A run that began before the listener was added, and had no progress, is not known.
                 self._runs.pop(key, None)
             if failed:
                 self._failures[name] += 1
+                # The next run of the query may have begun: its `up` must not become 0.
                 if not self._is_up(query_id, name):
                     self._runs[run] = _QueryState(query_id, name, up=False)
             elif name == query_id and not self._failures[name]:
@@ -135,6 +145,8 @@ class QueryMetrics(Collector):
         The listener may have missed the end of an older one.
         """
         runs = [key for key, state in self._runs.items() if state.query_id == query_id]
+        # Without it a run whose end was missed would be exported for ever: test_listener.py,
+        # test_a_query_is_gone_with_its_last_run_where_the_end_of_another_was_missed.
         return runs if runs[-1:] == [run] else [run]
 
     def _is_up(self, query_id: str, name: str) -> bool:
@@ -145,6 +157,7 @@ class QueryMetrics(Collector):
         families = _Families()
         with self._lock:
             # Spark may report the end of a run after the start of the next one.
+            # Two runs of a query would have the same labels, which Prometheus refuses.
             newest = {state.query_id: state for state in self._runs.values()}
             for state in newest.values():
                 families.add(state)

@@ -65,6 +65,7 @@ class OpenLineage:
         self._url = _checked_url(url)
         host = ConnectionOptions.from_spark({"servers": servers}).servers[0].split("/")[2]
         has_port = host.rpartition(":")[2].isdigit()
+        # The namespace of a stream must be the same in all jobs, with and without the default port.
         self._streams = f"nats://{host}" if has_port else f"nats://{host}:4222"
         self._outputs: dict[str, list[dict[str, str]]] = {}
         for query, datasets in (outputs or {}).items():
@@ -75,14 +76,19 @@ class OpenLineage:
         self._thread = threading.Thread(
             target=self._post_all,
             name="spark-jetstream-openlineage",
+            # Python must not wait for a request that does not end: test_openlineage.py,
+            # test_closing_ends_beside_a_request_that_does_not.
             daemon=True,
         )
         self._thread.start()
+        # Events that wait are sent at the end of Python: test_openlineage.py,
+        # test_the_end_of_python_sends_what_waits.
         atexit.register(self.close)
 
     def close(self) -> None:
         """Send the events that wait, for some ten seconds; the others, and later ones, are lost."""
         atexit.unregister(self.close)
+        # A queue that stays full has had its ten seconds, so the thread is not waited for as well.
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=_SECONDS)
             self._thread.join(_SECONDS)
@@ -118,6 +124,8 @@ class OpenLineage:
             "schemaURL": f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent",
         }
         try:
+            # The thread of Spark's events never waits for the endpoint: test_openlineage.py,
+            # test_events_beyond_those_that_wait_are_lost_and_logged.
             self._waiting.put_nowait(event)
         except queue.Full:
             self._lose(event, f"{_WAITING:,} events wait")
@@ -125,6 +133,7 @@ class OpenLineage:
     def _inputs(self, run: str, progress: Any) -> list[dict[str, Any]]:
         """Return the streams that a run has read; without a progress, those of its last one."""
         if progress is None:
+            # COMPLETE has the streams too, since some endpoints look at this event alone.
             read = self._read.pop(run, {})
             return [self._input(stream, {}) for stream in read]
         read = ranges(progress)
@@ -144,10 +153,13 @@ class OpenLineage:
             try:
                 self._post(json.dumps(event).encode())
             except OSError as error:
+                # No connection, a cut one, a certificate that is not trusted, or no answer in time.
                 self._lose(event, error_text(error))
             except HTTPException as error:
+                # An answer that is not HTTP, or a status other than 200 to 299.
                 self._lose(event, repr(error))
             except ValueError as error:
+                # http.client refuses a header with a line end, and one outside Latin-1.
                 reason = repr(error)
                 if os.environ.get("OPENLINEAGE_API_KEY"):
                     # The error's text may have the key.
@@ -158,6 +170,7 @@ class OpenLineage:
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("OPENLINEAGE_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
+        # A request names the path and the query; the connection has the rest.
         path = self._url._replace(scheme="", netloc="", fragment="").geturl() or "/"
         connect = _CONNECTIONS[self._url.scheme]
         with contextlib.closing(connect(self._url.netloc, timeout=_SECONDS)) as connection:
@@ -183,11 +196,14 @@ def _checked_url(url: str) -> SplitResult:
     Raises `ValueError`, and `OptionError`, which is one.
     """
     parts = urlsplit(url)
+    # `port` raises `ValueError` for a port that is no number up to 65535.
     reachable = parts.scheme in _CONNECTIONS and parts.hostname and parts.port != 0
     if not reachable or "@" in parts.netloc:
         raise OptionError(
             "url of OpenLineage must be http:// or https:// and a host, without a user",
         )
+    # http.client encodes the request line as ASCII, so each event would be lost.
+    # test_openlineage.py, test_a_url_that_no_request_can_have_is_refused, holds it.
     if not f"{parts.path}{parts.query}".isascii():
         raise OptionError(
             "url of OpenLineage has a character outside ASCII after the host: percent-encode it",
@@ -202,6 +218,7 @@ def _run_facets(failure: str | None) -> dict[str, Any]:
     error = _facet(
         f"{_SPEC}/facets/1-0-1/ErrorMessageRunFacet.json",
         message=failure,
+        # The text of the failure comes from the JVM.
         programmingLanguage="JAVA",
     )
     return {"errorMessage": error}

@@ -66,6 +66,7 @@ def lag(progress: Any) -> dict[str, StreamLag]:
         latest = _latest_positions(source, end)
         for name, position in end.streams.items():
             found = _lag(name, position, latest.get(name))
+            # Several sources may read one stream; an alert needs the one that is furthest behind.
             if name not in lags or _behind(found) > _behind(lags[name]):
                 lags[name] = found
     return lags
@@ -76,6 +77,7 @@ def _latest_positions(source: Mapping[str, Any], end: Offset) -> Mapping[str, St
     latest = _offset(source.get("latestOffset"))
     if latest is None:
         return {}
+    # The description is the text of a Java object: its class, an at sign, its hash code.
     class_name = source.get("description", "").partition("@")[0]
     if latest == end and _REPEATS_END in class_name.split("."):
         return {}
@@ -100,6 +102,8 @@ def ranges(progress: Any) -> dict[str, list[dict[str, int]]]:
             first = _first_read(source, name, start, end)
             parts = found.setdefault(name, [])
             if first is None:
+                # Spark 4.0 and 4.1 do not say where the first micro-batch began. The stream was
+                # empty if its next sequence is 1.
                 if last > 0:
                     parts.append({"last": last})
             elif first <= last:
@@ -147,6 +151,7 @@ def _offset(value: Any) -> Offset | None:
             value = json.loads(value)
         except (ValueError, RecursionError):  # "None" before the first micro-batch
             return None
+    # Sources of other formats have other offsets, such as a number.
     if not isinstance(value, Mapping) or not {"version", "streams"} <= value.keys():
         return None
     # An offset has no streams if none of them exists.
@@ -163,6 +168,8 @@ def _behind(lag: StreamLag) -> tuple[int, int]:
 def _lag(name: str, position: StreamPosition, latest: StreamPosition | None) -> StreamLag:
     if latest is None:
         return StreamLag(name, position.next, None, None, None)
+    # The stream was deleted and created again: its sequences began anew, so they cannot be
+    # compared.
     if latest.created != position.created:
         return StreamLag(name, position.next, latest.next, None, None)
     # With a filter the query may have come past the last message that matches.
@@ -171,5 +178,6 @@ def _lag(name: str, position: StreamPosition, latest: StreamPosition | None) -> 
     if not messages:
         seconds = 0.0
     elif latest.last_timestamp and position.last_timestamp:
+        # The server has nanoseconds. Its clock may have been set back between the two messages.
         seconds = max(0, latest.last_timestamp - position.last_timestamp) / 1e9
     return StreamLag(name, position.next, latest.next, messages, seconds)
