@@ -35,7 +35,11 @@ def _refuse_hidden_packages() -> None:
     It often starts Spark, whose worker would import it again, and so on. Nothing is imported to find out.
     """
     for name, folder in _PACKAGES.items():
+        # `find_spec` of a package runs nothing of it. What is imported already is not looked for
+        # again.
         spec = None if name in sys.modules else find_spec(name)
+        # A package in an archive has no file of its own, and a folder without __init__.py no
+        # origin: neither hides anything.
         if spec is not None and spec.origin is not None and os.path.isfile(spec.origin):
             place = (spec.submodule_search_locations or [spec.origin])[0]
             if not os.path.isdir(os.path.join(place, folder)):
@@ -44,6 +48,8 @@ def _refuse_hidden_packages() -> None:
                 )
 
 
+# Before anything else is imported: Spark's worker looks into the working directory first, and would
+# run a script nats.py that starts Spark, whose worker would run it again.
 _refuse_hidden_packages()
 
 
@@ -81,6 +87,7 @@ def register(spark: Any) -> None:
             raise
     # Over Spark Connect a session has no SparkContext: reading the attribute raises an AttributeError there.
     python = getattr(getattr(spark, "sparkContext", None), "pythonExec", None)
+    # With the same Python the workers have this package.
     if python is not None and shutil.which(python) != sys.executable:
         _try_in_a_worker(spark, python)
 
@@ -92,6 +99,8 @@ def _try_in_a_worker(spark: Any, python: str) -> None:
         # `load` asks the data source for its schema, in a worker and without a connection.
         spark.read.format("jetstream").option("stream", "S").load()
     except Exception as error:
+        # The text has the traces of the JVM and of the worker. The last line that names an error is
+        # the cause.
         reasons = re.findall(
             r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", str(error), re.MULTILINE
         )

@@ -83,6 +83,7 @@ def read(
     for run in runs:
         batch = record_batch(run, stream=part.stream, columns=COLUMN_NAMES)
         rows += batch.num_rows
+        # The sum of no rows is null.
         size += pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
         tell(rows, part.count or part.width)
     seconds = time.perf_counter() - began
@@ -140,6 +141,8 @@ def write(
     Raises what `write_task` raises.
     """
     columns = SinkColumns.check(_COLUMNS, None)
+    # The ids of messages depend on it. With that of an earlier run the server would drop the rows
+    # as duplicates.
     task = WriteTask(f"bench-{uuid.uuid4()}", 0, 0)
     began = time.perf_counter()
     write_task(_batches(subjects, count, data, tell), connect, options, columns, task)
@@ -174,6 +177,8 @@ def latencies(
         began = time.perf_counter()
         answer = connection.request(subject, data, context=context)
         seconds.append(time.perf_counter() - began)
+        # A publish that no stream stores is an error, not a fast one: test_bench.py,
+        # test_a_publish_that_nobody_stores_fails.
         jsapi.reply(answer, context)
         tell(number + 1, count)
     return seconds

@@ -59,6 +59,7 @@ class JetStreamDataSource(DataSource):
         for streaming in (True, False):
             try:
                 options = SourceOptions.from_spark(self.options, streaming=streaming)
+                # A description that cannot be read fails in `load()` too, without a request.
                 if options.ensure_stream is not None:
                     from spark_jetstream.admin.ensure import described  # noqa: PLC0415
 
@@ -66,6 +67,7 @@ class JetStreamDataSource(DataSource):
                 return ddl(options.row_columns)
             except OptionError as error:
                 errors.append(error)
+        # The same error for a stream and for a batch: it is wrong whichever of them it will be.
         if str(errors[0]) == str(errors[1]):
             raise errors[0]
         return ddl(COLUMNS)
@@ -76,6 +78,7 @@ class JetStreamDataSource(DataSource):
 
         log_as_spark()
         reader = JetStreamBatchReader(self.options, schema)
+        # A wrong schema fails before a request could create or change a stream.
         _ = reader.columns
         _ensure_streams(reader.options)
         return reader
@@ -85,6 +88,8 @@ class JetStreamDataSource(DataSource):
         from spark_jetstream.source.reader import JetStreamStreamReader  # noqa: PLC0415
 
         log_as_spark()
+        # An error of a reader's constructor would be followed by a misleading `UnboundLocalError`
+        # of Spark, so the first call raises it.
         return JetStreamStreamReader(self.options, schema, _ensure_streams)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -126,6 +131,7 @@ def _ensure_streams(options: SourceOptions | SinkOptions, resumed: bool = False)
         from spark_jetstream.admin.ensure import ensure_streams  # noqa: PLC0415
 
         def connected(seconds: float) -> Connection:
+            # A reader or a writer may wait for a server that is starting.
             return connect(options.connection, patience=seconds, find_file=find_file)
 
         # A writer is built twice in every micro-batch of a query, a reader once.

@@ -65,6 +65,7 @@ def printable(text: str, kept: str = "") -> str:
         if char.isprintable() or char in kept:
             shown.append(char)
         else:
+            # The escape without its quotes.
             shown.append(ascii(char)[1:-1])
     return "".join(shown)
 
@@ -74,6 +75,7 @@ def brief(text: str, most: int = LONGEST_TEXT, kept: str = "") -> str:
 
     The characters of escapes count.
     """
+    # Cut first: the escapes of a text of megabytes would take far more memory than the text.
     shown = printable(text[: most + 1], kept)
     if len(shown) <= most:
         return shown
@@ -82,6 +84,7 @@ def brief(text: str, most: int = LONGEST_TEXT, kept: str = "") -> str:
 
 def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the name in ``known`` most like ``given`` in any case; "" if none is like it."""
+    # Spark hands the names of options on in lower case.
     names = {name.lower(): name for name in known}
     # Comparing takes time that grows with the length, and a longer text is no typing error.
     matches = difflib.get_close_matches(given[:80].lower(), names, n=1, cutoff=cutoff)
@@ -99,6 +102,8 @@ class JetStreamError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str) -> None:
+        # Messages repeat texts of servers and publishers, which may hold what a terminal obeys:
+        # test_errors.py, test_no_message_does_anything_to_a_terminal.
         super().__init__(brief(message, LONGEST_MESSAGE, LAYOUT))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -398,6 +403,8 @@ def api_error(error: Mapping[str, Any], context: str) -> ApiError:
     ``context`` says what was asked, as an infinitive without "to": ``"create a consumer on stream
     ORDERS"``.
     """
+    # A server, or what stands for one, may send anything: test_errors.py,
+    # test_any_reply_gives_an_error.
     code = _integer(error.get("code"))
     err_code = _integer(error.get("err_code"))
     given = error.get("description")
@@ -409,6 +416,7 @@ def api_error(error: Mapping[str, Any], context: str) -> ApiError:
 
 
 def _integer(value: object) -> int:
+    # JSON's true is an int to Python.
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return 0

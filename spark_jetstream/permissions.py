@@ -57,6 +57,7 @@ class Names:
 
     def api(self, endpoint: Endpoint, **names: str) -> str:
         """Return the subject of an endpoint as a filter, with wildcards for what has no name."""
+        # A task makes up the name of its consumer, and NATS has no wildcard for a part of a token.
         known = {"stream": self.stream, "consumer": "*", "filter": ">", "subject": ">"}
         return jsapi.subject(self.prefix, endpoint, **{**known, **names})
 
@@ -88,6 +89,7 @@ class _NeededSubject(NamedTuple):
     @property
     def case(self) -> str:
         """In which case the purpose needs it, "" for always."""
+        # Such requests move leaders and replicas, which a single server has none of.
         if isinstance(self.subject, Endpoint) and self.subject.clustered:
             return "cluster"
         return self.when
@@ -106,6 +108,7 @@ _ENSURE = (
 _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
     "read-direct": (
         _NeededSubject(jsapi.STREAM_INFO, "where the stream begins and ends"),
+        # Any replica answers a Direct Get, and one that lags does not know the last messages.
         _NeededSubject(
             jsapi.MESSAGE_GET, "single messages of the leader, which knows where it ends"
         ),
@@ -211,6 +214,7 @@ def read(
     yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
     yield from _creating(names, "*", why, cases)
     yield from _using(names, "its messages", "when the task is done")
+    # A user who may read only what a filter matches must not have it.
     if not names.subjects:
         # This permission lets the user see all messages of the stream.
         yield _compared(names)
@@ -221,6 +225,7 @@ def _compared(names: Names) -> Permission:
     return Permission(
         names.api(jsapi.MESSAGE_GET),
         "whether the leader has more than a consumer",
+        # A server that was restarted creates consumers before it has fetched what it missed.
         without="a consumer on a replica that lags may leave out the last messages",
     )
 
@@ -228,6 +233,7 @@ def _compared(names: Names) -> Permission:
 def _using(names: Names, messages: str, done: str) -> Lines:
     """Yield the permissions for pulling from consumers, and for deleting them."""
     yield Permission(names.api(jsapi.CONSUMER_NEXT), messages)
+    # The readers give their consumers this inactive_threshold (docs/architecture.md).
     idle = "consumers stay until they have been idle for 30 seconds"
     yield Permission(names.api(jsapi.CONSUMER_DELETE), done, without=idle)
 
@@ -247,6 +253,8 @@ def _creating(names: Names, consumer: str, why: str, cases: tuple[str, str] = _C
     yield Permission(create((">",)), why, with_filter)
 
 
+# A server since 2.14 moves the consumer by CONSUMER.RESET. An older one has no such request, so the
+# query makes the consumer again, and meanwhile a stand-in.
 def durable(names: Names) -> Lines:
     yield from _position(names)
     yield from _creating(names, names.durable, "the consumer that has the position")
@@ -258,6 +266,7 @@ def durable_old(names: Names) -> Lines:
     yield from _position(names)
     for consumer in (names.durable, _moving(names)):
         yield from _creating(names, consumer, "the consumer that has the position, or its stand-in")
+        # Not optional here: a consumer that stays could not be made again elsewhere.
         yield Permission(names.api(jsapi.CONSUMER_DELETE, consumer=consumer), "a commit")
     yield _alive(names)
 
@@ -294,10 +303,13 @@ def durable_queue(names: Names) -> Lines:
     )
     yield from _creating(names, names.durable, "the consumer that reserves the filter")
     yield _alive(names)
+    # NATS cannot allow the purge of one filter only (docs/permissions.md).
     yield Permission(names.api(jsapi.STREAM_PURGE), "a commit removes what was read")
     yield Permission(
         names.api(jsapi.CONSUMER_RESET, consumer=names.durable),
         "a commit leaves the consumer at the position",
+        # The purge moves the consumer on to the next message that matches, so the commit moves it
+        # back.
         "with a filter, or max_msgs_per_subject",
         without="the server shows the next message that matches in place of the position",
     )
@@ -305,6 +317,7 @@ def durable_queue(names: Names) -> Lines:
 
 def _kv(names: Names) -> Names:
     keys = [f"$KV.{names.bucket}.{key}" for key in names.subjects or ()]
+    # Without keys the consumer of a read may have the filter of all keys, or none.
     return replace(names, stream=f"KV_{names.bucket}", subjects=keys or None)
 
 
@@ -322,7 +335,10 @@ def kv_read_direct(names: Names) -> Lines:
 
 def dead_letters_read(names: Names) -> Lines:
     kept = "*" if names.stream == "*" else dead_letter_stream(names.stream)
+    # The advisories are read without a filter.
     yield from read(replace(names, stream=kept, subjects=()))
+    # A message is joined to its advisory only if the leader still has it, and only if the stream
+    # has not been created again since: the permissions for the columns of the message.
     yield Permission(names.api(jsapi.MESSAGE_GET), "the messages", "columns of the message")
     yield Permission(
         names.api(jsapi.STREAM_INFO),
@@ -334,6 +350,7 @@ def dead_letters_read(names: Names) -> Lines:
 def object_read(names: Names) -> Lines:
     bucket = _objects(names)
     yield from read(bucket, "consumers for the list of objects")
+    # The read has filters of its own, so `read` leaves this permission out.
     yield _compared(bucket)
     chunks = objects.chunk_subject(names.bucket, "*")
     of_one = jsapi.consumer_create(names.prefix, bucket.stream, "*", [chunks])
@@ -362,6 +379,7 @@ _UNSEEN = "mistakes are found by the rows, not before the first one"
 def _dead_letters(names: Names) -> Lines:
     if names.dead_letter:
         yield Permission(names.dead_letter, "rows that are refused")
+        # It tells before the first row whether a stream stores the dead letters.
         yield _find(names, "option deadLetterSubject")
 
 
@@ -388,6 +406,7 @@ def write(names: Names) -> Lines:
         names.api(jsapi.MESSAGE_GET),
         "whether a row is there already",
         "at-least-once, or column expected_last_subject_sequence",
+        # After a lost acknowledgement the writer asks the leader for the message.
         without="a row that is sent again fails although it is stored, or is stored twice",
     )
 
@@ -395,6 +414,8 @@ def write(names: Names) -> Lines:
 def write_exactly_once(names: Names) -> Lines:
     ledger = replace(names, stream=f"KV_{LEDGER_BUCKET}")
     for line in write(names):
+        # A later attempt looks for its rows from where the stream ended, so the line is not
+        # optional here.
         if line.subject == names.api(jsapi.STREAM_INFO):
             yield replace(line, why="where the stream ends when a task begins", without="")
         elif line.subject == names.api(jsapi.STREAM_NAMES):
@@ -406,8 +427,10 @@ def write_exactly_once(names: Names) -> Lines:
     yield Permission(ledger.api(jsapi.MESSAGE_GET), "what the ledger says of a task")
     yield Permission(names.data(f"$KV.{LEDGER_BUCKET}.*.*"), "entries of the ledger")
     again = "a task that is run again"
+    # The earlier rows may be at any subject, so the consumer has no filter.
     for line in read(replace(names, subjects=())):
         yield replace(line, why="what an earlier attempt has stored", when=again)
+    # It covers the optional line of `write`, and is not optional: `merged` keeps the stricter one.
     yield Permission(names.api(jsapi.MESSAGE_GET), "the same, where messages were removed", again)
 
 
@@ -453,6 +476,7 @@ def leaf_copy(names: Names) -> Lines:
     create_named = names.api(jsapi.CONSUMER_CREATE_NAMED, consumer=">")
     yield Permission(create, "the consumer that sends the copy", without_filter)
     yield Permission(create_named, "the consumer that sends the copy", with_filter)
+    # Messages of mirrors and sources come by a push consumer, whose flow control wants answers.
     yield Permission(f"$JS.FC.{names.stream}.>", "answers to its flow control")
     yield Permission("$JSC.R.*", "the answer that it was created", kind="subscribe")
     yield Permission("$JS.M.*", "messages and heartbeats", "mirrors", kind="subscribe")
@@ -525,6 +549,7 @@ def object_store(names: Names) -> Lines:
 def events(names: Names) -> Lines:
     subjects = ["ADVISORY.>", "METRIC.>"]
     if names.stream != "*":
+        # Events about no stream, such as those of requests to the API, are left out then.
         subjects = [
             f"ADVISORY.STREAM.*.{names.stream}",
             f"ADVISORY.CONSUMER.*.{names.stream}.*",
@@ -601,6 +626,7 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
 }
 
 # These send no requests, so they need no inbox for the answers.
+# Nobody answers them.
 _WITHOUT_INBOX = ("admin-events", "leaf-copy", "leaf-origin")
 PURPOSES: Mapping[str, str] = {name: description for name, (description, _) in _PURPOSES.items()}
 """What a user may be allowed to do -> a description, as an infinitive without "to"."""
@@ -634,6 +660,7 @@ def needed(
         raise ValueError(f"purpose {purpose!r} is none of {', '.join(PURPOSES)}")
     if purpose.removeprefix("admin-").startswith(("kv", "object")) and not bucket:
         raise ValueError(f"purpose {purpose} needs a bucket")
+    # `>` includes $JS.API.>, the whole API.
     if purpose.startswith("write") and not subjects:
         raise ValueError(
             f"purpose {purpose} needs the subjects of the rows: any would be those of the API as well",
@@ -652,6 +679,7 @@ def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
     A permission that covers others is needed when one of them is: one that is not optional, if
     there is one, and among those one that is needed in any case.
     """
+    # Equal lines once, in their order: a set would shuffle them.
     lines = list(dict.fromkeys(itertools.chain.from_iterable(sets)))
     kept: dict[tuple[PermissionKind, str], Permission] = {}
     for line in lines:
@@ -659,6 +687,7 @@ def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
         if any(other.covers(line) and not line.covers(other) for other in lines):
             continue
         covered = [other for other in lines if line.covers(other)]
+        # A permission that covers a needed one is needed, even if its own use is optional.
         most_needed = min(covered, key=_optionality)
         merged_line = replace(line, when=most_needed.when, without=most_needed.without)
         kept.setdefault((line.kind, line.subject), merged_line)
@@ -697,6 +726,8 @@ def user_config(
     text = ["{", f"  {login}", "  permissions {"]
     text += _rights("publish", lines, notes)
     text += _rights("subscribe", lines, notes)
+    # Without values the server allows one answer within two minutes (nats-server: server/const.go,
+    # DEFAULT_ALLOW_RESPONSE_MAX_MSGS and _EXPIRATION).
     if allow_responses:
         text.append(f"    allow_responses: {json.dumps(allow_responses)}")
     text += ["  }", "}"]
@@ -707,6 +738,8 @@ def _quoted(noun: str, text: str) -> str:
     if _UNWRITABLE.search(text):
         problem = "with a control character is not possible in nats-server's configuration"
         raise ValueError(f"a {noun} {problem}")
+    # nats-server does not read the escapes \u of JSON, and does not start with one: test_sets.py,
+    # test_a_user_may_have_any_text_that_a_server_can_read.
     return json.dumps(text, ensure_ascii=False)
 
 

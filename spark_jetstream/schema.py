@@ -112,10 +112,9 @@ COLUMN_NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
 
 
 def ddl(columns: Sequence[Column]) -> str:
-    """Return the columns as Spark's DDL, for ``DataSource.schema()``.
-
-    The setting ``spark.sql.timestampType`` decides which type ``timestamp`` is in DDL.
-    """
+    """Return the columns as Spark's DDL, for ``DataSource.schema()``."""
+    # In DDL `timestamp` is another type where spark.sql.timestampType is TIMESTAMP_NTZ, and each
+    # read would fail: test_schema.py, test_ddl_names_the_timestamp_that_no_setting_changes.
     kinds = {"timestamp": "timestamp_ltz"}
     return ", ".join(f"`{each.name}` {kinds.get(each.spark, each.spark)}" for each in columns)
 
@@ -140,18 +139,25 @@ def declared_schema(fields: Sequence[GivenField], columns: Sequence[Column] = CO
     chosen: dict[str, pa.Field] = {}
     for field in fields:
         column = _column(field.name, columns)
+        # A collation says how texts compare; the bytes are the same.
         if without_collations(field.spark) != column.spark:
             raise SchemaError(
                 f'the schema gives column "{field.name}" the type {field.spark}, but it is '
                 f"{column.spark}{zone_hint(field.spark)}"
             )
+        # A schema of Spark may have a name twice.
         if field.name in chosen:
             raise SchemaError(f'the schema has column "{field.name}" twice')
+        # Spark would fail in a task, with "Value at index is null", at the first message without
+        # it.
         if column.has_nulls and not field.nullable:
             raise SchemaError(
                 f'the schema declares column "{field.name}" NOT NULL, but rows may have null in '
                 "it: leave NOT NULL out (nullable=True)"
             )
+        # Since Spark 4.2 the first batch of a task must have the declared nullability, inside of
+        # maps and arrays too: test_schema.py,
+        # test_a_batch_has_the_nullability_that_the_schema_declares.
         kind = _declared_type(column.arrow, field.json)
         chosen[field.name] = pa.field(field.name, kind, nullable=field.nullable)
     return pa.schema(list(chosen.values()))
@@ -159,8 +165,10 @@ def declared_schema(fields: Sequence[GivenField], columns: Sequence[Column] = CO
 
 def as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch with the nullability of a schema of `declared_schema`; copies no values."""
+    # Most schemas declare no column NOT NULL.
     if batch.schema.equals(schema):
         return batch
+    # The types differ only in the nullability of inner fields, so no value changes.
     arrays = [array.cast(kind) for array, kind in zip(batch.columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -196,6 +204,7 @@ def zone_hint(spark: str) -> str:
 def closest_column(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
     """Return the column that another connector calls ``name``, or a similar one, or ""."""
     ours = _FOREIGN.get(name.lower())
+    # A table of another kind has other columns: `data` is no column of a bucket.
     if ours is not None and ours in known:
         return ours
     return closest(name, known, cutoff)
@@ -205,6 +214,7 @@ def _column(name: str, columns: Sequence[Column]) -> Column:
     known = {column.name: column for column in columns}
     column = known.get(name)
     if column is None:
+        # With 0.0 some column is always named: there are few, and the user meant one of them.
         nearest = closest_column(name, known, 0.0)
         hint = f'did you mean "{nearest}" (columns: {_names(columns)})'
         raise SchemaError(f'there is no column "{name}"; {hint}')

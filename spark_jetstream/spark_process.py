@@ -47,12 +47,13 @@ def log_as_spark() -> bool:
     """Give the log lines of this package the form of Spark's own.
 
     Return False, and do nothing, if the process has set up logging.
-    Spark's Python processes have not: the warnings of a library go to standard error, among the
-    lines of Spark, without time, level and origin.
     """
     log = logging.getLogger(__package__)
+    # Somebody has set up logging in this process, and decides the form of its lines.
     if log.hasHandlers():
         return False
+    # Spark's Python processes set up no logging: a warning would stand among Spark's lines without
+    # time, level and origin.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_SparkForm())
     log.addHandler(handler)
@@ -64,6 +65,7 @@ def refuse_spark_3() -> None:
 
     Databricks Runtime 15.4 calls its Spark 3.5 and has them.
     """
+    # The version would not do: Databricks Runtime 15.4 calls its Spark 3.5, and has data sources.
     if find_spec("pyspark.sql.datasource") is None:
         raise ImportError(
             f"this Spark is {pyspark.__version__}, and Python data sources begin with Spark 4.0: "
@@ -97,16 +99,19 @@ def find_file(path: str) -> str:
 def first_time(what: str) -> bool:
     """Whether no process of this Spark application has asked about `what` before, on this node.
 
-    Spark's driver asks a Python worker to check and to commit a micro-batch, which is a new process
-    after a pause: a file in the application's own folder, which Spark removes at its end, remembers
-    what was said.
+    A file in the application's own folder remembers what was said.
     """
+    # Outside of a Spark process there is no folder, and the process alone remembers.
     new = what not in _asked
     _asked.add(what)
+    # What was said may hold characters that no file name has.
     name = f"spark-jetstream-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
     with contextlib.suppress(*_OUTSIDE_SPARK, OSError):
+        # Spark's driver checks and commits a micro-batch in a Python worker, which is a new process
+        # after a pause. Spark removes the folder at the end of the application.
         note = os.path.join(SparkFiles.getRootDirectory(), name)
         try:
+            # Of several processes that ask at once, one makes the file.
             os.close(os.open(note, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False
@@ -119,6 +124,7 @@ def ease_next_tasks() -> None:
     Does nothing in later tasks, nor outside of a task.
     """
     global _eased  # noqa: PLW0603  # the process has one heap
+    # A process of the driver runs no tasks.
     if not _eased and TaskContext.get() is not None:
         _acknowledge_at_once()
         _freeze_imports()
@@ -126,28 +132,25 @@ def ease_next_tasks() -> None:
 
 
 def _freeze_imports() -> None:
-    """Take what this worker has imported out of garbage collection.
-
-    Spark's worker looks for garbage after each task (pyspark/daemon.py), among all objects of
-    pyarrow, pandas and nats-py: a third of the CPU of a small task.
-    """
+    """Take what this worker has imported out of garbage collection."""
     gc.collect()  # or the present garbage would stay
+    # Spark's worker collects garbage after each task (pyspark/daemon.py), among all objects of
+    # pyarrow, pandas and nats-py: a third of the CPU of a small task.
     gc.freeze()
 
 
 def _acknowledge_at_once() -> None:
-    """Let this worker's kernel acknowledge the beginning of each task at once.
-
-    Spark sends a task in two writes. Its kernel holds the second back until the first is
-    acknowledged (Nagle's algorithm), and this one puts that off for 40 ms where the worker has just
-    answered: it expects another answer to carry the acknowledgement.
-    """
+    """Let this worker's kernel acknowledge the beginning of each task at once."""
+    # Spark sends a task in two writes. Its kernel holds the second one back until the first is
+    # acknowledged (Nagle's algorithm), and this kernel puts that off for 40 ms after an answer:
+    # it expects another answer to carry the acknowledgement.
     connection = _worker_connection()
     option = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
     if connection is None or option is None:
         return
 
     def collected(phase: str, info: dict[str, int]) -> None:
+        # `gc.collect()` of the worker collects generation 2; the others are collected at any time.
         if phase == "stop" and info["generation"] == 2:
             with contextlib.suppress(OSError):  # Spark has closed it
                 connection.setsockopt(socket.IPPROTO_TCP, option, 1)
@@ -166,6 +169,8 @@ def _worker_connection() -> socket.socket | None:
     if frame is None:
         return None
     connection = frame.f_locals.get("sock")
+    # A Unix socket delays no acknowledgement: test_spark_process.py,
+    # test_nothing_is_set_on_a_unix_socket.
     if not isinstance(connection, socket.socket) or connection.family == socket.AF_UNIX:
         return None
     return connection

@@ -113,8 +113,10 @@ def attach(
     with JetStreamAdmin(**given) as admin:
         account = _account(admin.options)
         found = _matching(admin, pattern)
+        # Views of streams that the account no longer has are found by the marks of earlier calls.
         old = _attached_streams(spark, account)
         gone = _views_of_gone(old, found, pattern)
+        # A pattern may match nothing. A name that matches nothing is an error of spelling.
         is_name = re.search(r"[*?\[{\\]", streams) is None
         if is_name and not found and not gone:
             admin.streams.load(streams)  # raises the error that names the nearest stream
@@ -124,6 +126,7 @@ def attach(
         for view, stream in views.items():
             kind, name = _kind(found[stream])
             schema = StructType()
+            # Objects have content in chunks, which is no JSON of a message.
             if kind in _PAYLOADS:
                 schema = _schema(spark, _sample(admin, found[stream], sample))
             frame, columns = _with_payload(_load(spark, given, kind, name), kind, schema)
@@ -146,6 +149,7 @@ def _refuse_existing(
 ) -> None:
     """Raise `OptionError` if a table, or a view that is not one of this account, has a name."""
     for view, stream in views.items():
+        # A view that another account, or somebody else, has made must not be replaced.
         is_ours = old.get(view) == stream or view in gone
         if not is_ours and spark.catalog.tableExists(view):
             problem = f"there is another table or view {view}; attach it with another prefix"
@@ -208,6 +212,7 @@ def payload_columns(fields: Iterable[str], columns: Iterable[str]) -> list[str]:
 
     To Spark names that differ only in case are one.
     """
+    # Spark finds no column whose name differs from another one only in case.
     taken = {column.lower() for column in columns}
     names = []
     for field in fields:
@@ -243,6 +248,7 @@ def _with_payload(
         return frame, ()
     names = payload_columns(schema.names, frame.columns)
     pairs = zip(names, schema.fields, strict=True)
+    # `from_json` finds fields by their own names; the cast renames them after that.
     named = StructType([StructField(name, given.dataType) for name, given in pairs])
     payload = F.from_json(F.col(_PAYLOADS[kind]).cast("string"), schema).cast(named)
     return frame.withColumn("payload", payload).select(*frame.columns, "payload.*"), tuple(names)
@@ -251,6 +257,7 @@ def _with_payload(
 def _kind(info: StreamInfo) -> tuple[Kind, str]:
     """Return which option reads a stream, and the option's value."""
     config = info.config
+    # A stream may be called so and be no bucket: then the option bucket would refuse it.
     if config.name.startswith("KV_") and _is_bucket(config, "KV_", ()):
         return "bucket", config.name.removeprefix("KV_")
     if config.name.startswith("OBJ_") and _is_bucket(config, "OBJ_", None):
@@ -296,6 +303,7 @@ def _sample(admin: JetStreamAdmin, info: StreamInfo, count: int) -> list[str]:
     newest = _Payloads(checked(Whole(), "sample", count))  # the last message first
     begin = max(1, info.state.first_seq)
     end = info.state.last_seq + 1
+    # Sequences. If all messages are there, the first part has the whole sample.
     width = newest.count
     # Messages can be read only forwards: the loop reads the last ones, then those before them.
     while begin < end and not newest.is_full:
@@ -328,6 +336,7 @@ def _read(
 ) -> Iterator[bytes]:
     """Yield the payloads from sequence ``first`` on: those before ``end``, and at most ``count``."""
     for message in admin.messages.read(stream, sequence=first, count=count):
+        # The administration reads to the end of the stream.
         if end is not None and message.seq >= end:
             return
         yield message.data
@@ -337,6 +346,7 @@ def _json_objects(payloads: Iterable[bytes]) -> list[str]:
     objects = []
     for payload in payloads:
         # Other payloads do not count.
+        # `json_object` refuses what is no JSON, and JSON that is no object.
         with contextlib.suppress(ValueError):
             objects.append(json.dumps(json_object(payload)))
     return objects
@@ -346,6 +356,7 @@ def _schema(spark: SparkSession, objects: Sequence[str]) -> StructType:
     """Return the schema of JSON objects."""
     if not objects:
         return StructType()
+    # As one array: `schema_of_json` takes one literal, and merges the fields of its elements.
     sample = f"[{','.join(objects)}]"
     [(found,)] = spark.sql("SELECT schema_of_json(:sample)", args={"sample": sample}).collect()
     array: Any = (
@@ -357,6 +368,7 @@ def _schema(spark: SparkSession, objects: Sequence[str]) -> StructType:
 
 def _account(options: ConnectionOptions) -> str:
     """Return what tells accounts apart, without a secret."""
+    # Another user may belong to another account, with other streams of the same names.
     user = options.user or options.credentials_file or options.nkey_seed_file or ""
     return f"{options.display_servers} {options.api_prefix_resolved} {user}"
 
@@ -364,6 +376,7 @@ def _account(options: ConnectionOptions) -> str:
 def _marks(spark: SparkSession) -> dict[str, dict[str, Any]]:
     """Return the marks of the session's views that `attach` made, by view."""
     marks = {}
+    # It lists the temporary views of the session beside the global ones.
     for row in spark.sql("SHOW VIEWS IN global_temp").collect():
         if row["namespace"]:
             continue  # a global view, which belongs to all sessions
@@ -377,6 +390,7 @@ def _marks(spark: SparkSession) -> dict[str, dict[str, Any]]:
 
 def _mark(spark: SparkSession, view: str) -> dict[str, Any] | None:
     """Return the mark in the first column of a view."""
+    # A name may have any character.
     quoted = view.replace("`", "``")
     try:
         fields = spark.table(f"`{quoted}`").schema.fields
