@@ -26,6 +26,7 @@ def info(run: Run) -> None:
     account_info = run.admin.account.info()
     server = run.admin.account.server(account_info)
     since = server.api_since
+    # `api_since` is a version, or words for a server that is older than any of the table.
     if not since.startswith("before"):
         since = f"server {since}"
     pairs = {
@@ -79,11 +80,13 @@ def restore(run: Run, source: Annotated[str, Argument(help='What "account backup
         streams=changes,
     )
     if any(changes.values()):
+        # A script must not take a stream that differs for a complete restore.
         raise Exit(FAILED)
 
 
 def _usage(info: AccountInfo) -> Iterator[dict[str, object]]:
     """Yield the rows of the table. A stream reserves its ``max_bytes``."""
+    # An account has limits for each tier of replicas, or limits of its own, and not both.
     for tier, usage in (info.tiers or {"": info}).items():
         limits = usage.limits
         # An account without tiers needs no column for them.
@@ -119,7 +122,9 @@ def _limit(limit: int) -> str:
 
 def _percentage(amount: int | None, limit: int) -> str:
     if amount is None or limit < 0:
+        # -1 is no limit, of which there is no share.
         return ""
+    # A limit of 0 forbids what it limits.
     return f"{100 * amount / limit:.1f}%" if limit else "none allowed"
 
 
@@ -133,6 +138,7 @@ def _rules(info: AccountInfo) -> Iterator[tuple[str, object]]:
             ("one stream in memory", limits.memory_max_stream_bytes),
             ("unacknowledged of one consumer", limits.max_ack_pending),
         ):
+            # 0 and -1 mean no limit.
             if limit > 0:
                 yield f"{text}{of}", limit
         if limits.max_bytes_required:

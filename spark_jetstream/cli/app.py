@@ -108,12 +108,14 @@ class Run:
         gc.disable()
         from spark_jetstream.admin.client import CommandAdmin
 
+        # At its end Python looks for garbage once more, among all that was imported.
         gc.freeze()
         gc.enable()
         return CommandAdmin.from_environment(**self.given)
 
     def connect(self, patience: float = 0.0) -> Connection:
         """Return the connection of the command: a `Connect` for code of source and sink."""
+        # `connect` would wait for a server that is starting: a person wants the error at once.
         from spark_jetstream.client.pool import connect_at_once
 
         return connect_at_once(self.admin.options)
@@ -124,6 +126,7 @@ class _LateCommand(Command):
 
     def __init__(self, finished: Callable[[], Callable[..., None]], **settings: Any) -> None:
         super().__init__(**settings)
+        # click has set it; the property below has the same name and makes it when it is asked for.
         del self.params
         self._finished = finished
 
@@ -139,12 +142,14 @@ def _whole_command(function: Callable[..., None]) -> TyperCommand:
     """Return the command that typer makes from a function, with the shared parameters."""
 
     def call(ctx: typer.Context, as_json: bool, **given: Any) -> None:
+        # Options after the command win over those before it.
         outer = ctx.obj  # the options before the command: `_root` sets it
         options = {**outer["options"], **connection_options(given)}
         function(Run(options, as_json=as_json or outer["as_json"]), **given)
 
     _, *own = inspect.signature(function, eval_str=True).parameters.values()  # without the `Run`
     by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    # A `Typer` with one command is that command.
     single = typer.Typer(add_completion=False)
     single.command()(signed(call, by_keyword))
     return cast("TyperCommand", typer.main.get_command(single))
@@ -157,6 +162,8 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
     """
 
     def register(function: F) -> F:
+        # typer would read the parameters of all commands for each line, also for completion:
+        # test_main.py, test_answers_without_a_server_import_no_large_packages.
         late: Any = functools.partial(_LateCommand, _finisher(function))
         text = unwrapped(inspect.getdoc(function) or "")
         epilog = f"Example: spark-jetstream {example}"
@@ -198,6 +205,7 @@ def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
     """Give a function the signature for typer: these parameters, ``ctx``, and the shared ones."""
     whole = [*parameters, _CONTEXT, *SHARED]
     call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # typer reads it
+    # typer reads annotations and signature separately.
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in whole}
     return call
 
@@ -224,7 +232,9 @@ def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
         name, equals, value = pair.get_secret_value().partition("=")
         if not equals:
             raise BadParameter("the value is not name=value", param_hint="--option")
+        # The value may be a secret, and a traceback shows local variables.
         options[name.strip()] = SecretStr(value)
+    # A flag of its own wins over the same option in --option.
     for name, flag in hidden(shared).items():
         if flag is not None:
             options[name] = flag
@@ -233,6 +243,7 @@ def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
 
 def exit_code(error: errors.JetStreamError) -> int:
     """Return the exit code for an error."""
+    # An option is wrong on the line, in the environment or in a context.
     if isinstance(error, errors.OptionError):
         return WRONG_USAGE
     unreachable = (

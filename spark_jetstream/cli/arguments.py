@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound="StreamInfo | ConsumerInfo | AnyBucketInfo")
 
+# An account may have thousands of streams.
 _MAX_COMPLETIONS = 100
 _TIMEOUT = "2s"  # a user waits for the completion
 _LONGEST = Nanoseconds.of("100y")  # Python cannot wait for more than 292 years
@@ -52,13 +53,18 @@ def completion(
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         from pydantic import SecretStr
 
+        # Connection options may stand before the command.
         given = dict(ctx.find_root().params or {})
         given |= {name: value for name, value in ctx.params.items() if value is not None}
+        # Options on the line win over these two.
         quick = SecretStr(_TIMEOUT)
+        # A server that does not answer must not hold the shell up.
         options = {"requestTimeout": quick, "connectTimeout": quick}
+        # An error in the middle of a line would destroy it.
         with contextlib.suppress(JetStreamError, BadParameter):
             options |= connection_options(given)
             admin = Run(options, as_json=False).admin
+            # Names come in pages: those after the last completion are never asked for.
             matching = (name for name in names(admin, given) if name.startswith(incomplete))
             return list(islice(matching, _MAX_COMPLETIONS))
         return []
@@ -168,11 +174,13 @@ def with_fields(kind: str, common: Sequence[str], **how: Any) -> Callable[[F], F
 
 def whole_data(data: str) -> bytes:
     """Return the data of a command line; for ``-``, all of standard input."""
+    # Bytes, because data need not be text.
     return sys.stdin.buffer.read() if data == "-" else command_octets(data)
 
 
 def command_octets(text: str) -> bytes:
     """Return an argument as the shell gave it, also where its bytes are no UTF-8."""
+    # Python decodes arguments so (PEP 383): each byte that is no UTF-8 is half of a surrogate pair.
     return text.encode(errors="surrogateescape")
 
 
@@ -198,10 +206,14 @@ def create(load: Callable[[], A | None], make: Callable[[], A]) -> tuple[A, str]
         # configuration.
         before = load()
     except (StreamNotFound, ConsumerNotFound):
+        # There is none yet.
         pass
     except PermissionDenied:
+        # The account may create and not look: test_stream.py,
+        # test_a_stream_that_may_not_be_looked_at_counts_as_there.
         outcome = "exists"
     info = make()
+    # Another client may have deleted it and made it again in between.
     if before is not None and before.created == info.created:
         outcome = UNCHANGED
     return info, outcome
@@ -252,6 +264,7 @@ def change(
 
     for difference in differences:
         run.out.text(f"    {difference_words(difference)}", style=_style(difference))
+    # An update of the other fields would leave an asset that nobody has asked for.
     if any(difference.refused for difference in differences):
         report(f"{noun} cannot be changed so, and stays as it is", differences, changed=False)
         raise Exit(FAILED)
@@ -292,6 +305,7 @@ def step_down(
 ) -> None:
     """Let the leader of an asset give way; ``asset`` as in `change`."""
     names: Any = asset.values()
+    # The answer to the request does not name the leader that gives way.
     leaders = [replica.server for replica in admin.replicas(*names) if replica.leader]
     leader = leaders[0] if leaders else None
     admin.step_down(*names, preferred=preferred)
@@ -310,4 +324,5 @@ def balance(run: Run, admin: Streams | Consumers, *stream: str, force: bool) -> 
 
 
 def _named(asset: dict[str, str]) -> str:
+    # The stream of a consumer comes first in the mapping, and last in the sentence.
     return " of ".join(f"{kind} {name}" for kind, name in reversed(asset.items()))

@@ -34,6 +34,7 @@ COMMON_SETTINGS = (
 NewBucket = Annotated[str, Argument(help="Name of the bucket.")]
 UpdatesOnly = Annotated[bool, Option("--updates-only", help="Begin with the next change.")]
 Deletes = Annotated[bool, Option("--deletes/--no-deletes", help="Show deletions, too.")]
+# `islice` takes no larger number.
 Count = Annotated[int | None, Option(min=1, max=sys.maxsize, help="End after this many.")]
 _WAIT_HELP = "End when nothing came for this long; a failure with --count."
 Wait = Annotated[Nanoseconds | None, duration_option("--wait", help=_WAIT_HELP)]
@@ -45,6 +46,7 @@ def show(
     names: Iterable[str],
     more: Mapping[str, object],
     *,
+    # JSON has the numbers, where people get words.
     data: Mapping[str, object],
 ) -> None:
     """Print settings, updated with ``more``, and the servers of the bucket; as JSON, ``data``."""
@@ -92,6 +94,7 @@ def edit(
     """Show the changes of the bucket's stream, ask, and change the bucket."""
     if not fields:
         raise BadParameter("say what to change: an option for each field, or --unset FIELD")
+    # The differences are those of the bucket's stream, which the server changes.
     differences = buckets.plan(bucket, **fields)
     update = partial(buckets.update, bucket, **fields)
     change(run, {"bucket": bucket}, differences, update, force=force, dry_run=dry_run)
@@ -122,4 +125,5 @@ def print_changes(
     seen = run.out.lines(islice(changes, count), line, data=data)
     if count is not None and seen < count:
         run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
+        # A script that waits for a number of changes must notice that some did not come.
         raise Exit(FAILED)

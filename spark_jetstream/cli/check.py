@@ -84,13 +84,17 @@ def _command(name: str) -> Callable[..., None]:
     def call(run: Run, *, shape: str, namespace: str, **given: Any) -> None:
         if run.out.as_json and shape not in ("text", "json"):
             raise BadParameter(f"--json and --format {shape} contradict each other")
+        # Looking it up would connect.
         admin = [run.admin] if "admin" in own else []  # a credential is checked without a server
         result = check(*admin, **given)
+        # --format json and --json are the same.
         if shape == "json":
             run.out.as_json = True
         run.out.json(_data(result))
+        # The exit codes of plugins of Nagios: 0 ok, 1 warning, 2 critical, 3 unknown.
         code = library.STATUSES.index(result.status)
         run.out.text(_rendered(result, code, shape, namespace))
+        # The metric has the status.
         raise Exit(0 if shape == "prometheus" else code)
 
     parameters = [keyword("run", Run), *_options(name, own), *_OUTPUT]
@@ -108,6 +112,7 @@ def _options(check: str, own: Mapping[str, inspect.Parameter]) -> Iterator[inspe
             yield keyword(name, Annotated[type_, Option(help=help)], own[name].default)
     for name, help, unit in library.thresholds(check):
         how = Option(help=help, metavar="DURATION" if unit else "NUMBER")
+        # A text: `CheckResult` parses thresholds of the line and of metadata alike.
         yield keyword(name, Annotated[str | None, how])
 
 
@@ -134,6 +139,7 @@ def _rendered(result: CheckResult, code: int, shape: str, namespace: str) -> str
 
 def _metrics(result: CheckResult, code: int, prefix: str) -> str:
     """Return the numbers of a result as metrics for a textfile collector."""
+    # The text format of Prometheus escapes quotes and backslashes as JSON does.
     item = json.dumps(printable(result.item), ensure_ascii=False)
     values = {finding.name: finding.value for finding in _numbers(result)}
     values["status_code"] = code
@@ -148,6 +154,7 @@ def _plugin_line(result: CheckResult) -> str:
     """Return the line of a plugin of Nagios: the worst findings, and the numbers after a bar."""
     worst = [finding.text for finding in result.findings if finding.status == result.status]
     text = f"{result.status} {result.check} {result.item}: {'; '.join(worst)}"
+    # Nagios takes what follows a bar for numbers, and only the first line.
     line = " ".join(text.replace("|", "/").split())
     numbers = [f"{at.name}={at.value:.10g}{at.unit}" for at in _numbers(result)]
     return f"{line} | {' '.join(numbers)}".rstrip(" |")
@@ -159,6 +166,7 @@ def _numbers(result: CheckResult) -> list[CheckFinding]:
 
 
 for _name, (_example, _help) in _CHECKS.items():
+    # The library has pydantic models and the client, which help for other commands must not import.
     _late: Any = SimpleNamespace(
         __doc__=_help,
         finished=functools.cache(functools.partial(_command, _name)),

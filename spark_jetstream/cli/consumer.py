@@ -99,10 +99,12 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
     Its position is lost, and on a stream with interest retention the messages that only it waited
     for.
     """
+    # The question needs to say what is lost, and a name with a typing error is refused before it.
     consumer = run.admin.consumers.load(stream, name)
     lost = ""
     if consumer.lag:
         lost += f", which has {counted(consumer.lag, 'message')} to process"
+    # The query fails without its consumer, and a new one has no position.
     if RUN in consumer.config.metadata:
         lost += ", and by which a Spark query keeps its position"
     run.out.confirm(f"Delete consumer {name} of stream {stream}{lost}?", force=force)
@@ -131,7 +133,9 @@ def _configuration(info: ConsumerInfo) -> dict[str, object]:
     shown: dict[str, object] = {"kind": _kind(info), "created": info.created}
     for name in config.field_names:
         # The title has the name.
+        # The server leaves out fields that have their defaults.
         if name in config.model_fields_set and name not in ("name", "durable_name"):
+            # The meaning of 0 and -1 in words.
             shown[name] = field_words(config, name)
     return shown
 
@@ -143,6 +147,7 @@ def _state(info: ConsumerInfo) -> dict[str, object]:
         "to be delivered": f"{info.num_pending:,}",
         "waiting for ack": f"{info.num_ack_pending:,}",
         "redelivered": f"{info.num_redelivered:,}",
+        # Nobody pulls from a push consumer.
         "pulls that wait": "" if info.config.push else f"{info.num_waiting:,}",
         "last delivered": _position(info.delivered, info),
         "all acknowledged up to": _position(info.ack_floor, info),
@@ -184,9 +189,11 @@ def _remarks(info: ConsumerInfo) -> str:
 
 def _position(at: SequenceInfo, info: ConsumerInfo) -> str:
     """Return the sequences of a delivery or an acknowledgement, and how long ago it was."""
+    # Sequences begin at 1.
     if not at.consumer_seq and not at.stream_seq:
         return "nothing"
     position = f"stream sequence {at.stream_seq:,}, delivery {at.consumer_seq:,}"
+    # An older server does not say its time, and the clock here may differ.
     if at.last_active is None or at.last_active.never or info.ts.never:
         return position
     # `ts` is the server's clock.
@@ -243,11 +250,14 @@ def add(
     """
     from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER, ConsumerConfig
 
+    # Options win over the file, and the file wins over the defaults of this command.
     wanted = _over({**DEFAULT_CONSUMER, **arguments.file_fields(config)}, fields)
     if name is not None:
         wanted |= {"name": name, "durable_name": name}
     if ephemeral:
+        # An ephemeral consumer may have a name; only a durable one has `durable_name`.
         wanted |= {"name": wanted.get("name") or wanted.get("durable_name"), "durable_name": None}
+    # Parsed here, so that a wrong field is an error before the first request.
     parsed = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
     known = parsed.durable_name or parsed.name
     admin = run.admin.consumers
@@ -392,12 +402,14 @@ def reset(
     the messages from the sequence on, again if need be. Those before it count as acknowledged.
     """
     noun = f"consumer {consumer} of stream {stream}"
+    # A reset cannot be taken back: the question says where the consumer is now.
     info = run.admin.consumers.load(stream, consumer)
     to = "after what is acknowledged" if sequence is None else f"to sequence {sequence:,}"
     question = f"Set {noun} {to}?"
     if last := info.delivered.stream_seq:
         question += f" The last message that it delivered is {last:,}."
     if RUN in info.config.metadata:
+        # The query finds that somebody has moved its consumer.
         question += " A Spark query keeps its position by it, and will end."
     run.out.confirm(question, force=force)
     reply = run.admin.consumers.reset(stream, consumer, sequence)
@@ -468,6 +480,7 @@ def show_next(
     This is for a look at messages, not for processing a stream. The command acknowledges them, so
     that no other client gets them, unless you give --no-ack. It ends with 1 if nothing comes.
     """
+    # Before any message is taken from the consumer.
     _check_answer(ack, no_ack, delay, reason)
     run.out.check_raw(raw)
     admin = run.admin.consumers
@@ -475,6 +488,7 @@ def show_next(
         "no_wait": no_wait, "max_bytes": max_bytes, "group": group, "min_pending": min_pending,
         "min_ack_pending": min_ack_pending, "priority": priority, "id": id_,
     }  # fmt: skip
+    # Nothing is settled yet: a message that could not be printed comes again after ack_wait.
     delivered = admin.next(stream, consumer, count, timeout=wait / 1e9, ack="none", **request)
     run.out.json(list(map(_delivery_data, delivered)))
     for delivery in delivered:
@@ -482,10 +496,12 @@ def show_next(
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
         raise Exit(FAILED)
+    # A consumer with ack_policy none settles each message when it delivers it.
     if no_ack or ack == "none" or admin.load(stream, consumer).config.ack_policy == "none":
         return
     settle: dict[str, Callable[[DeliveredMessage], None]] = {
         "ack": admin.ack,
+        # Seconds, from nanoseconds.
         "nak": partial(admin.nak, delay=(delay or 0) / 1e9),
         "term": partial(admin.term, reason=reason),
     }

@@ -38,6 +38,8 @@ def show_all(run: Run) -> None:
         try:
             servers = _shown(context_options(name)).get("servers", "")
         except OptionError as error:
+            # One context that cannot be used, such as one with a missing file, must not hide the
+            # others.
             problem = str(error)
         contexts.append(
             {"name": name, "selected": name == selected, "servers": servers, "problem": problem},
@@ -79,6 +81,7 @@ def save(
     from spark_jetstream.options.specs import given_options
 
     JetStreamAdmin(**run.given)  # which checks the options
+    # As they were given: env://NAME stays a name, so the file holds no secret.
     path = save_context(name, given_options(run.given, ConnectionOptions.specs), description)
     if select:
         select_context(name)
@@ -122,6 +125,7 @@ def _shown(options: dict[str, str]) -> dict[str, str]:
     from spark_jetstream.options.connection import ConnectionOptions
     from spark_jetstream.options.servers import address
 
+    # The options say themselves which of them are secret: a new one is hidden too.
     secret = {spec.name for spec in ConnectionOptions.specs if spec.secret}
     shown = {option: "***" if option in secret else text for option, text in options.items()}
     if "servers" in shown:
@@ -135,6 +139,7 @@ def remove(run: Run, name: ContextName, force: Force = False) -> None:
     """Delete a context. The selected one needs --force; then no context is selected."""
     from spark_jetstream.options.contexts import remove_context, selected_context
 
+    # `remove_context` refuses the selected one without --force, so a question would be in vain.
     run.out.confirm(f"Delete context {name}?", force=force or name == selected_context())
     remove_context(name, force=force)
     run.out.done(f"context {name} was deleted", name=name, deleted=True)
@@ -149,6 +154,7 @@ def measure(
 
     All are made on one connection. JSON has seconds.
     """
+    # The first call connects; `rtt` is only the time from PING to PONG.
     times = [run.admin.account.connected()["rtt"] for _ in range(count)]
     seconds = {"fastest": min(times), "mean": mean(times), "slowest": max(times)}
     sentence = ", ".join(f"{name} {value * 1000:.2f} ms" for name, value in seconds.items())

@@ -47,6 +47,7 @@ def subscribe(
     run.out.check_raw(raw)
     if raw and headers_only:
         raise BadParameter("--raw and --headers-only contradict each other")
+    # The note comes after the server has the subscription: who reads it may publish.
     with run.admin.subscribe(subject, queue=queue, count=count) as messages:
         run.out.note(f"Subscribed to {subject}")
         _show(run, _received(run, messages), raw=raw, headers_only=headers_only)
@@ -77,7 +78,9 @@ def request(
     replies than --replies.
     """
     run.out.check_raw(raw)
+    # A request is one message, so {{Count}} is 1.
     payload = fill(whole_data(data), "the data", templates)(1)
+    # None waits for all replies until the time-out.
     received = run.admin.request(subject, payload, headers_of(header), replies=replies or None)
     _show(run, received, raw=raw)
     if len(received) < replies:
@@ -107,6 +110,7 @@ def reply(
     """
     if echo and data is not None:
         raise BadParameter("DATA and --echo contradict each other")
+    # A wrong template is refused before the subscription, and not at the first request.
     payload = fill(whole_data(data or ""), "the data", templates)
 
     def answered(messages: Subscription[CoreMessage]) -> Iterator[CoreMessage]:
@@ -117,6 +121,9 @@ def reply(
                 else:
                     messages.reply(message, payload(number))
             except OptionError as error:
+                # A message without a reply subject, or a reply that is too large: the next request
+                # may be answered. test_core.py,
+                # test_a_request_that_cannot_be_answered_is_passed_over, holds it.
                 run.out.note(f"no reply to message {number:,}: {error}")
             yield message
 
@@ -137,6 +144,7 @@ def _received(run: Run, messages: Subscription[CoreMessage]) -> Iterator[CoreMes
             # A gap without an end is a connection that is still lost.
             effect = "messages may be missing" if item.until else "nothing is received"
             run.out.note(f"{effect}: {item.reason}")
+    # A script must not take what came for all that was published.
     if messages.gaps:
         raise Exit(FAILED)
 
@@ -171,6 +179,7 @@ def _show(
 
     if raw:
         for message in messages:
+            # As the nats command prints payloads.
             run.out.raw(message.data + b"\n")
     else:
         run.out.lines(enumerate(messages, 1), text, data=data)

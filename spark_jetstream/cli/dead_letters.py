@@ -24,6 +24,7 @@ MaxAge = Annotated[
 ]
 _SIZE = "How many bytes of it are kept, such as 64m; -1 for any number."
 MaxBytes = Annotated[str, Option(metavar="SIZE", help=_SIZE)]
+# `msg_id` lets the stream drop a second copy within its duplicate window.
 _COLUMNS = ("subject", "headers", "data", "msg_id")
 """The columns that are published again."""
 letters = group("dead-letters", "What consumers gave up: keep, list, publish again.")
@@ -73,18 +74,26 @@ def replay(
     from spark_jetstream.client.requests import Requests
     from spark_jetstream.streams.dead_letters import read_dead_letters
 
+    # Headers on which the server acts, such as Nats-Expected-Last-Sequence, were for the first time
+    # only: with them it would refuse the message.
     options = sink_options(run.admin.options, {"subject": subject, "serverHeaders": "drop"})
     requests = Requests(run.connect, options.connection.retry_timeout)
     # The advisories by the sequences of the messages that they are about.
     advisories = {}
     for kept in _kept(run, stream):
+        # The stream of advisories may have other events as well. No message has sequence 0.
         about = getattr(stored_event(kept), "stream_seq", 0)
+        # Several consumers may give up one message: it is published once, by the last advisory.
         advisories[about] = (kept.seq, kept.data)
+    # A sequence that is named twice counts once.
     chosen = [advisories[number] for number in dict.fromkeys(sequences) if number in advisories]
+    # A list, because the batches are looked through before they are published.
     batches = list(read_dead_letters(requests, stream, chosen, (*_COLUMNS, "sequence", "gone")))
     present = set()
     for batch in batches:
         present |= {row["sequence"] for row in batch.to_pylist() if not row["gone"]}
+    # All or nothing: whoever repeats the line would publish the others twice. test_dead_letters.py,
+    # test_all_or_nothing_is_published, holds it.
     if lacking := ", ".join(str(number) for number in sequences if number not in present):
         why = f"of stream {stream} these are gone or were not given up"
         raise JetStreamError(f"nothing is published: {why}: {lacking}")
@@ -98,6 +107,7 @@ def _kept(run: Run, stream: str) -> Iterator[StoredMessage]:
     try:
         yield from run.admin.messages.read(kept)
     except StreamNotFound as error:
+        # A stream of this name may not exist: then its name is wrong, and `keep` would not help.
         hint = nearest_stream(run.connect, [stream])
         if not hint:
             hint = f": spark-jetstream dead-letters keep {stream} makes it"

@@ -94,6 +94,7 @@ def examine(
     Nothing is changed on the server. Ends with 0 if nothing failed, 1 if something did, and 3 if no
     server could be reached, or none let us in.
     """
+    # Before the imports below, which need these packages.
     missing = _missing_packages()
     if missing:
         _conclude(run, _print_section(run, "Packages", missing))
@@ -131,6 +132,8 @@ def _missing_packages() -> list[Finding]:
 
     findings = []
     for module, package in _NEEDED.items():
+        # This imports nothing: a package that is there but cannot be imported is for the checks to
+        # find.
         if find_spec(module) is None:
             text = "is not installed in this Python, and the other checks need it"
             findings.append(failed(package, text, f"pip install {package}"))

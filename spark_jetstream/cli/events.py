@@ -81,13 +81,17 @@ def watch(
     """
     from spark_jetstream.admin.event_text import cloud_event, event_json
 
+    # 0 seconds would end before the first event.
     if duration is not None and not duration:
         raise BadParameter("it must be longer than 0", param_hint="--for")
+    # They would be ignored beside JSON.
     _check_format(template, details=details, as_json=cloudevents or run.out.as_json)
+    # Neither of them named means both.
     both = everything or not (advisories or metrics)
     out = run.out
     data: Callable[[Event], Any] = event_json
     if cloudevents:
+        # CloudEvents are JSON, also without --json.
         out = Output(as_json=True)
         data = cloud_event
     line = _line(template, details=details)
@@ -101,8 +105,10 @@ def watch(
         count=count,
         prefix=prefix,
     ) as watched:
+        # The server has the subscriptions now: what happens from here on is printed.
         run.out.note(f"Listening on {', '.join(watched.subjects)}")
         out.lines(_noted(watched, run.out), line, data=data)
+    # Core NATS does not send again what was published while the connection was lost.
     if watched.gaps:
         raise Exit(FAILED)
 
@@ -132,6 +138,7 @@ def _noted(watched: Subscription[Event], out: Output) -> Iterator[Event]:
     from spark_jetstream.admin.models.events import Gap
 
     for event in watched:
+        # On a terminal the user sees the line of the gap among the events already.
         if isinstance(event, Gap) and not sys.stdout.isatty():
             out.note(event_line(event))
         yield event

@@ -37,6 +37,7 @@ _CONFIGURATIONS: Mapping[str, tuple[type[Model], Mapping[str, Any]]] = {
     "consumers": (ConsumerQuery, {}),
 }
 """By kind: the model of its fields, and the defaults of a new one that the model lacks."""
+# A field may be called as a parameter of the command, such as `name`.
 _BEFORE = "field_"  # prefix of the parameters: a command has others of its own
 _UNSET = f"{_BEFORE}unset"
 _POLICIES = {"storage": "TYPE", "compression": "TYPE", "persist_mode": "MODE"}
@@ -81,6 +82,8 @@ def add_options(
         info = options[name]
         help = _help(info, docs.get(name, ""), ordered)
         if creates:
+            # A command that changes something keeps what is not named, so a default would be wrong
+            # there.
             help += _default(template.get(name, info.default))
         return _field_parameter(name, info, help, _panel(name, common))
 
@@ -90,17 +93,21 @@ def add_options(
 
     @functools.wraps(function)
     def call(run: Any, **given: Any) -> None:
+        # A command that creates has no such option.
         unset = given.pop(_UNSET, None) or ()
         fields = _given_fields(options, given)
         for name in _named_fields(unset):
             if name not in options:
                 raise OptionError(f"--unset: there is no field {shown(name)}{hint(name, options)}")
+            # The order of options on a line does not say which of the two counts.
             if name in fields:
                 raise OptionError(f"{flag(name)} and --unset {name} cannot be given together")
+            # To `Model.parse` None is the default of the field.
             fields[name] = None
         function(run, **given, fields=fields)
 
     own = inspect.signature(function, eval_str=True).parameters.values()
+    # The function gets `fields` from here, and not from the line.
     kept = [parameter for parameter in own if parameter.name != "fields"]
     signature = inspect.Signature([*kept, *added])
     call.__signature__ = signature  # type: ignore[attr-defined]  # `command` reads it
@@ -118,9 +125,12 @@ def _given_fields(options: Mapping[str, FieldInfo], given: dict[str, Any]) -> di
     fields: dict[str, Any] = {}
     for name, info in options.items():
         value = given.pop(f"{_BEFORE}{name}")
+        # typer has None for an option that is not on the line, and an empty list for one that may
+        # be repeated.
         if value in (None, []):
             continue
         if name in VALUES:
+            # The nats tool abbreviates some values.
             value = VALUES[name].get(value, value)
         fields[name] = parse_value(info.annotation, value, flag(name))
     return fields
@@ -130,6 +140,7 @@ def _named_fields(given: Iterable[str]) -> Iterator[str]:
     """Yield the names of fields in options, which have them as flags, or separated by commas."""
     for names in given:
         for name in names.split(","):
+            # Both max-age and max_age are accepted: the first is the flag, the second the field.
             yield name.strip().replace("-", "_")
 
 
@@ -144,6 +155,7 @@ def field_words(config: Model, name: str) -> object:
         return listed(config.own_metadata)  # type: ignore[attr-defined]  # without the server's
     value = getattr(config, name)
     info = type(config).model_fields.get(name)
+    # To Python True is the number 1.
     number = isinstance(value, int) and not isinstance(value, bool)
     if info is not None and number and value <= 0:
         return _WORDS.get(f"{name} {value}") or _meaning(info) or value
@@ -191,6 +203,7 @@ def _field_parameter(
     parameter = f"{_BEFORE}{name}"
     type_ = bare_type(info.annotation)
     if type_ is bool:
+        # Without a default: None says that neither form is on the line.
         how = Option(_flags(name), help=help, rich_help_panel=panel)
         return keyword(parameter, Annotated[bool | None, how])
     words = _words(info)
@@ -203,11 +216,13 @@ def _field_parameter(
     )
     if get_origin(type_) in (tuple, dict):
         return keyword(parameter, Annotated[list[str] | None, how])  # may be repeated
+    # A text, since a duration or a size is parsed by its field.
     return keyword(parameter, Annotated[str | None, how])
 
 
 def _flags(name: str) -> str:
     """Return the flag of a field that is true or false, and its opposite."""
+    # The opposite of no_ack is --ack: there is no --no-no-ack.
     bare = name.removeprefix("no_")
     opposite = flag(f"no_{name}") if bare == name else flag(bare)
     return f"{flag(name)}/{opposite}"
@@ -226,6 +241,7 @@ def _help(info: FieldInfo, doc: str, names: Collection[str]) -> str:
     words = _words(info)
     text = " ".join(doc.split())
     # The option takes a duration with its unit, and a user needs no decision records.
+    # The docstring is also that of the Python API, where the value is a number.
     text = text.replace(", in nanoseconds", "")
     text = re.sub(r",? ADR-\d+|\s*\(ADR-\d+\)", "", text)
 
@@ -279,6 +295,7 @@ def _kind_word(name: str, annotations: Iterable[Any]) -> str:
 
 def _metadata(annotation: Any) -> tuple[Any, ...]:
     """Return the annotations of a type, with or without "or None"."""
+    # "or None" is the outer type of an optional field, and its annotations belong to the inner one.
     for type_ in (annotation, *get_args(annotation)):
         if get_origin(type_) is Annotated:
             return tuple(type_.__metadata__)

@@ -32,12 +32,14 @@ def parse_value(annotation: Any, value: str | list[str], option: str) -> Any:
 
 def _items(inner: Any, text: str, option: str) -> list[Any]:
     """Return the items of a list that is JSON, or separated by commas."""
+    # JSON, for items that hold commas.
     if text.lstrip().startswith("["):
         return list(json_document(text, option))
     part = part_of(inner)
     # The commas of a part stand between its fields.
     if part is not None and (_is_json_object(text) or _beginning_of_field(part).match(text)):
         return [_fields(part, text, option)]
+    # Neither names of streams nor subjects hold commas.
     items = [item.strip() for item in text.split(",")]
     if "" in items:  # such as a shell variable that is not set
         raise OptionError(f"{option}: {shown(text)} has an empty item")
@@ -49,6 +51,7 @@ def _mapping(texts: list[str], option: str) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for text in texts:
         pairs = _pairs(text, option)
+        # Else the last one would win in silence.
         if mapping.keys() & pairs.keys():
             raise OptionError(f"{option}: a name appears twice")
         mapping |= pairs
@@ -69,9 +72,11 @@ def _fields(part: type[Model], text: str, option: str) -> dict[str, Any]:
     """Parse a part: JSON, ``name=ORDERS,filter_subject=orders.>``, or `Model.shorthand` alone."""
     if _is_json_object(text):
         return dict(json_document(text, option))
+    # A value may hold commas and equals signs, so only names of fields count as beginnings.
     beginning = _beginning_of_field(part)
     if beginning.match(text):
         return _named_fields(part, text, list(beginning.finditer(text)), option)
+    # --mirror ORDERS is short for --mirror name=ORDERS.
     if part.shorthand and text and "=" not in text:
         return {part.shorthand: text}
     form = f"field=value,... with the fields {', '.join(part.model_fields)}"
@@ -97,6 +102,7 @@ def _named_fields(
         if dot and inner is not None:
             # The field of a part in the part: ``external.api=...``.
             nested = _fields(inner, f"{rest}={value}", f"{option} {name}")
+            # Several fields of the inner part may follow: external.api=...,external.deliver=...
             fields.setdefault(name, {}).update(nested)
         elif name in fields:
             raise OptionError(f"{option}: {name} appears twice")
@@ -122,6 +128,7 @@ def bare_type(annotation: Any) -> Any:
     """Return a type without "or None", and without its annotations."""
     arguments = get_args(annotation)
     if type(None) in arguments:
+        # The annotations of an optional type are inside of "or None".
         return bare_type(arguments[0])
     return arguments[0] if get_origin(annotation) is Annotated else annotation
 

@@ -50,10 +50,13 @@ class _Helpful:
         self.format_usage(ctx, formatter)
         self.write_text(formatter, inspect.cleandoc(self.help or ""))
         self.format_options(ctx, formatter)
+        # Some commands connect to no server, such as `server run`.
         connects = any(_panel(option) == CONNECTION for option in self.params)
         if connects and ctx.parent:
             self.write_text(formatter, _ELSEWHERE)
         self.write_text(formatter, self.epilog or "")
+        # The text is wrapped by now. The hyphen that does not break is no hyphen to a shell, so
+        # options could not be copied.
         formatter.buffer[:] = [part.replace(_HYPHEN, "-") for part in formatter.buffer]
 
     def write_text(self, formatter: Any, text: str) -> None:
@@ -89,7 +92,9 @@ class _Helpful:
             for flag in (*option.opts, *option.secondary_opts):
                 known[flag] = option
         for alias, flag in _of_place(OPTIONS, ctx):
+            # An option of the command itself wins over the alias of the same name.
             if flag in known and alias not in known:
+                # A copy of the option sets the same parameter. Its names alone differ.
                 twin = copy.copy(known[flag])
                 twin.opts = [alias]
                 if twin.secondary_opts:
@@ -104,8 +109,10 @@ class _Helpful:
         except WrongUsage as error:
             if missing := _missing_option(error):
                 example = (self.epilog or "").removeprefix("Example: ")
+                # The example of each command has its required options.
                 ctx.fail(f"option {missing} is missing: name it as in `{example}`")
             name = _refused_name(error)
+            # The rows of the narrowest place come last, and so they win.
             if hint := dict(_of_place(OPTION_HINTS, ctx)).get(name):
                 noun = "further argument" if name == _ARGUMENT else f"option {name}"
                 ctx.fail(f"there is no {noun}: {hint}")
@@ -137,6 +144,7 @@ def _missing_option(error: Any) -> str:
 def _refused_name(error: Any) -> str:
     """Return the option that does not exist, or `_ARGUMENT` for one too many; else ""."""
     name = getattr(error, "option_name", None)
+    # typer has no class of its own for this error.
     if name is None and "extra argument" in error.message:
         return _ARGUMENT
     return name or ""
@@ -161,8 +169,10 @@ class Group(_Helpful, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Show the help, and end with 2, when no command is named."""
+        # typer parses a line that is being completed in this mode.
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
+            # A line without a command is wrong usage.
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
@@ -194,6 +204,7 @@ def quick(parameters: list[Any]) -> list[Any]:
     typer makes a pydantic model for each.
     """
     for parameter in parameters:
+        # A required one has to raise an error without a value.
         if not parameter.required:
             parameter.process_value = functools.partial(_value, parameter)
     return parameters
@@ -201,6 +212,7 @@ def quick(parameters: list[Any]) -> list[Any]:
 
 def _value(parameter: Any, ctx: Any, value: Any) -> Any:
     if value is None:
+        # --version has one, which must see that it is not given.
         if parameter.callback is None:
             return None
         return parameter.callback(ctx, parameter, None)
@@ -216,6 +228,7 @@ def _of_place(table: Any, ctx: Any) -> Iterator[tuple[str, str]]:
 
 def _flags(option: Any, flags: str) -> str:
     """Return the flags of an option and its value, in upper case."""
+    # typer writes both forms of a flag in this way.
     shown, _, opposite = flags.partition(" / ")
     for pattern, word in _TYPES:
         shown = re.sub(pattern, word, shown)
@@ -232,6 +245,7 @@ def option_help(option: Any, *, brief: bool = False) -> str:
     """
     help = " ".join((option.help or "").split())
     if brief and _panel(option) == ADVANCED:
+        # docs/commands has the whole help.
         help = re.sub(r" \(server [0-9.]+\)", "", help)
         help = re.sub(r"(?<=\.) .*?(?=Fields: |$)", " ", help).strip()
         help = re.sub(r"(Fields: (\w+, ){3})\w+, .*", r"\1...", help)

@@ -49,18 +49,21 @@ try:
     from spark_jetstream.cli.stream import find, streams
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
+    # A module of this package that is missing is a bug, so its traceback is shown.
     if missing in ("", "spark_jetstream"):
         raise
     raise SystemExit(
         f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'",
     ) from error
 except KeyboardInterrupt:
+    # Ctrl-C during the imports, which take a while.
     raise SystemExit(130) from None
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
     name="spark-jetstream",
     cls=Group,
+    # typer's own tracebacks may show local variables, secrets among them.
     pretty_exceptions_enable=False,
     context_settings=_HELP,
 )
@@ -84,6 +87,7 @@ _VERSION = typer.Option(
     "--version",
     "-V",
     callback=_print_version,
+    # It counts whatever else is on the line, also before a missing command is an error.
     is_eager=True,
     help="Print the version.",
 )
@@ -144,6 +148,7 @@ def cheat(
     examples = {}
     for name, command in chosen.items():
         # A group has commands; a command stands for itself.
+        # typer keeps the examples in the epilogs, which its help prints last.
         for single in getattr(command, "commands", {name: command}).values():
             example = single.epilog.removeprefix("Example: ")
             examples[example] = first_sentence(single.help)
@@ -178,17 +183,22 @@ def main() -> None:
     An error is one line on standard error, and an exit code of `cli.app`.
     """
     # The search for plugins reads the metadata of all installed packages.
+    # A user who needs plugins of pydantic may set the variable.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _open_closed_streams()
     try:
+        # Otherwise typer would print errors itself, in boxes, and end the process.
         code = app(prog_name="spark-jetstream", standalone_mode=False)
     except JetStreamError as error:
         _complain(str(error))
         raise SystemExit(exit_code(error)) from error
     except ModuleNotFoundError as error:
+        # A command imports some packages when it runs.
         _complain(f"{_missing_package(error)} is missing: pip install 'spark-jetstream[cli]'")
         raise SystemExit(FAILED) from error
     except OSError as error:
+        # A full disk, a closed terminal, or a reader that has ended: whatever is still buffered
+        # would fail again.
         _no_more_output()
         # A broken pipe says that its reader has ended, which is no error.
         if not isinstance(error, BrokenPipeError):
@@ -205,6 +215,8 @@ def main() -> None:
 def _open_closed_streams() -> None:
     """Give this process standard streams, where the caller has closed its own."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # Python has None for a descriptor that was closed: test_main.py,
+        # test_streams_that_the_caller_has_closed_are_empty.
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
@@ -223,11 +235,13 @@ def _complain(message: str) -> None:
 
 def _no_more_output() -> None:
     """Discard the rest of standard output; Python would report the error once more at its end."""
+    # The buffer of `sys.stdout` is written at the end of Python, to the same descriptor.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _system_message(error: OSError) -> str:
     """Return an error of the operating system in one line, with the file that it is about."""
+    # The message stands after a colon, so it begins in lower case.
     problem = (error.strerror or str(error)).lower()
     return f"{error.filename}: {problem}" if error.filename else problem
 
@@ -235,6 +249,7 @@ def _system_message(error: OSError) -> str:
 def _usage_message(error: Any) -> str:
     """Return the problem of the command line in one line; "" if typer printed the help instead."""
     message = error.format_message().removeprefix("Invalid value: ")
+    # pydantic puts these words before the text of an error.
     message = " ".join(message.replace(": Value error, ", ": ").split())
     if not message or _is_of_command(error):
         return message
@@ -244,4 +259,5 @@ def _usage_message(error: Any) -> str:
 
 def _is_of_command(error: Any) -> bool:
     """Return whether a command itself has raised the error, which then says what to do."""
+    # typer fills in the parameter of the errors that it finds itself.
     return type(error) is typer.BadParameter and error.param is None and error.param_hint is None
