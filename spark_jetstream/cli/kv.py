@@ -38,6 +38,7 @@ def _bucket_data(info: BucketInfo) -> dict[str, Any]:
 
 
 def _print_bucket(run: Run, info: BucketInfo) -> None:
+    # A bucket has one or the other: a stream cannot be a mirror and have sources.
     origins = "mirror" if info.mirror else "sources"
     more = {
         "max value size": buckets.limit(info.max_value_size),
@@ -65,6 +66,7 @@ def _copies(info: BucketInfo) -> str:
 def _entry_data(entry: Entry) -> dict[str, Any]:
     """Return a revision for JSON. A deletion has neither ``value`` nor ``encoding``."""
     content: dict[str, Any] = {"value": None, "encoding": None}
+    # A deletion has an empty value, which is not the value "".
     if entry.live:
         content = content_data("value", entry.value)
     return {
@@ -142,6 +144,7 @@ Ttl = Annotated[
     str | None,
     Option(metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket."),
 ]
+# The default of PurgeDeletes in nats.go.
 _YOUNG = Nanoseconds.of("30m")
 # A deletion is a revision like others, so the command does not ask.
 Unasked = Annotated[bool, Option("--force", "-f", hidden=True)]
@@ -336,6 +339,7 @@ def purge(
     force: Force = False,
 ) -> None:
     """Mark a key as purged, and remove its earlier revisions."""
+    # A purge removes earlier values, which a deletion keeps.
     run.out.confirm(f"Purge key {key} of bucket {bucket}, with its history?", force=force)
     deletion = run.admin.kv.bucket(bucket).purge(key, revision=revision, ttl=ttl)
     _done(run, bucket, key, deletion, "was purged,", purged=True)

@@ -40,6 +40,7 @@ class _LagRow:
         fields = {**asdict(self.lag), "exceeded": self.exceeded}
         for name, value in fields.items():
             if isinstance(value, Nanoseconds):
+                # Nanoseconds are the unit of the API.
                 fields[name] = value / _SECOND
         return fields
 
@@ -77,7 +78,9 @@ class _Limits:
             *_too_many(lag.pending, self.pending, "pending"),
             *_too_many(lag.ack_pending, self.unacknowledged, "waiting for their acknowledgement"),
         ]
+        # A consumer that has nothing left has no oldest message.
         if self.age is not None and lag.total:
+            # The limit is for an alert, which must not stay silent where nobody knows.
             if lag.age is None:
                 exceeded.append("the age of its oldest message cannot be told")
             elif lag.age > self.age:
@@ -89,6 +92,7 @@ class _Limits:
     def origin(self, admin: JetStreamAdmin, lag: OriginLag) -> _LagRow:
         """Return the row of a mirror or a source. An error exceeds any limit."""
         exceeded = _too_many(lag.lag, self.pending, "pending")
+        # Without a limit the command only shows the error.
         limited = self.age is not None or self.pending is not None
         if lag.error and limited:
             exceeded.append(lag.error)
@@ -105,10 +109,12 @@ def _too_many(count: int, most: int | None, noun: str) -> list[str]:
 
 def _silent(admin: JetStreamAdmin, lag: OriginLag, most: Nanoseconds) -> list[str]:
     """Return a sentence about an origin from which nothing came for longer than ``most``."""
+    # None: the origin was never heard of.
     if lag.active is not None:
         if lag.active <= most:
             return []
         return [f"nothing came for {rounded(lag.active)}, more than {most}"]
+    # The stream was deleted after it was listed: it copies nothing.
     with contextlib.suppress(StreamNotFound):
         info = admin.streams.load(lag.stream)
         # The origin sends its first heartbeat a second after the stream was created.
@@ -204,6 +210,7 @@ def _measured(
     """Ask the servers for the lags, and compare them with limits."""
     lags = admin.lag(stream, consumer)
     if limits.age is not None:
+        # Only for --max-age: it may ask again for each consumer.
         lags = _with_ages(admin, lags)
     consumers = [limits.consumer(lag) for lag in lags]
     if not origins:
@@ -218,11 +225,15 @@ def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[C
             yield lag
         else:
             # The oldest message was removed before its time was read: there is another one now.
+            # A stream that was deleted meanwhile, such as that of a benchmark, must not end an
+            # alert with an error: test_lag.py,
+            # test_a_stream_that_is_deleted_meanwhile_does_not_count.
             with contextlib.suppress(ConsumerNotFound, StreamNotFound):
                 yield from admin.lag(lag.stream, lag.consumer)
 
 
 def _print(run: Run, report: _LagReport, *, watch: bool) -> None:
+    # An object a line, so that a program can read each as it comes.
     if run.out.as_json and watch:
         run.out.lines([report.data()], str, data=dict)
         return
@@ -263,6 +274,7 @@ def _origin_row(lag: OriginLag) -> dict[str, object]:
 
 def _age(consumer: ConsumerLag) -> str:
     if consumer.age is None:
+        # Without messages to process there is no age.
         return "unknown" if consumer.total else ""
     return str(rounded(consumer.age))
 

@@ -92,6 +92,7 @@ def get(
             since=since,
             # One more than is shown, to tell whether there are more.
             count=count or _DEFAULT_COUNT + 1,
+            # None lets the administration choose; False would insist on single messages.
             direct=direct or None,
         )
         _print_several(run, messages, count, raw)
@@ -103,6 +104,7 @@ def _check_choice(given: list[str]) -> None:
         raise BadParameter(
             "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count",
         )
+    # `given` has the order of the table above, in which these come first.
     single = given[0] in ("SEQUENCE", "--last", "--next")
     two_starts = "--since" in given and "--from" in given
     if (single and len(given) > 1) or two_starts:
@@ -126,6 +128,7 @@ def _print_several(
         run.out.json([message_data(message) for message in shown])
     else:
         _print(run, shown, raw)
+    # With --count the read itself ends there, so nothing is left.
     if next(messages, None) is not None:
         run.out.note(f"these are the first {_DEFAULT_COUNT}: --count N for more")
 
@@ -157,6 +160,7 @@ def view(
     if run.out.as_json:
         run.out.lines(messages, str, data=message_data)
         return
+    # A question needs both: somebody who reads it, and somebody who answers.
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     _print(run, messages, raw, size if on_terminal else None)
 
@@ -165,6 +169,7 @@ def _print(run: Run, messages: Iterator[StoredMessage], raw: bool, page: int | N
     """Print messages. After each ``page`` of them the user may end it."""
     printed = 0
     for message in messages:
+        # The question comes before the next message, and so not after the last one.
         page_is_full = page is not None and printed > 0 and printed % page == 0
         if page_is_full and not run.out.asked("Next page?", default=True):
             return

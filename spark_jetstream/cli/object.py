@@ -48,6 +48,8 @@ def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
 
 
 def _print_object(run: Run, info: ObjectInfo) -> None:
+    # A link, and what is left of a deleted object, have size 0, which would read like an empty
+    # object.
     has_content = info.link is None and not info.deleted
     pairs = {
         "": _kind(info),
@@ -127,10 +129,12 @@ Description = Annotated[str | None, Option(help="For people.")]
 
 def headers_of(given: list[str] | None) -> dict[str, list[str]] | None:
     """Return all values of each header of options; None without options, empty for ``''`` alone."""
+    # None leaves the headers of an object alone, and an empty mapping removes them.
     if not given:
         return None
     headers: dict[str, list[str]] = {}
     for name, value in _pairs(given, ":", "--header", "'Name: value'"):
+        # A header may have several values.
         headers.setdefault(name.strip(), []).append(value.strip())
     return headers
 
@@ -143,6 +147,7 @@ def metadata_of(given: list[str] | None) -> dict[str, str] | None:
 
 
 def _pairs(given: list[str], separator: str, option: str, form: str) -> Iterator[tuple[str, str]]:
+    # An empty option is the only way to say "none" on a command line.
     for text in filter(None, given):
         name, middle, value = text.partition(separator)
         if not middle or not name.strip():
@@ -172,6 +177,7 @@ def show_all(
         run.out.table(infos, _bucket_row, data=_bucket_data, empty=empty)
         return
     objects = run.admin.objects.bucket(bucket).list(deleted=deleted)
+    # The bucket has them in the order in which they were stored.
     by_name = sorted(objects, key=attrgetter("name"))
     empty = f"bucket {bucket} has no objects"
     run.out.table(by_name, _object_row, data=methodcaller("data"), empty=empty)
@@ -213,6 +219,7 @@ def edit(
 @command(objects, "seal", example="object seal ARCHIVE")
 def seal(run: Run, bucket: BucketName, force: Force = False) -> None:
     """Seal a bucket: nothing can be added or removed any more. This cannot be undone."""
+    # A bucket that does not exist is an error before the question.
     run.admin.objects.load(bucket)
     run.out.confirm(f"Seal bucket {bucket}? That cannot be undone.", force=force)
     run.admin.objects.seal(bucket)
@@ -233,6 +240,7 @@ def remove(run: Run, bucket: BucketName, name: MaybeName = None, force: Force = 
         )
         return
     opened = run.admin.objects.bucket(bucket)
+    # An object that does not exist is an error before the question.
     opened.info(name)
     run.out.confirm(f"Delete object {name} of bucket {bucket}?", force=force)
     opened.delete(name)
@@ -271,17 +279,21 @@ def get(
     from spark_jetstream.options.values import file_path
 
     opened = run.admin.objects.bucket(bucket)
+    # A file can appear at the end, whole and checked; a pipe cannot.
     if output == _STANDARD:
         if run.out.as_json:
             raise BadParameter(
                 "standard output cannot hold the content and JSON",
                 param_hint="--json",
             )
+        # The content goes out before its digest is known: the exit code says whether it was right.
         for chunk in opened.read(name):
             run.out.raw(chunk)
         return
     file = _file_name(name) if output is None else file_path("--output", output)
     target = Path(file)
+    # `lexists`: a link that leads nowhere would be replaced, too. A folder is refused by
+    # `get_file`.
     if os.path.lexists(target) and not target.is_dir():
         run.out.confirm(f"Replace the file {target}?", force=force)
     with run.out.progress(target.name) as progress:
@@ -293,6 +305,8 @@ def get(
 def _file_name(name: str) -> str:
     """Return the name of the file for an object, which must not lead out of the current folder."""
     last = name.rpartition("/")[2]
+    # The name comes from whoever stored the object: test_objects.py,
+    # test_no_name_leads_out_of_the_folder.
     if last in ("", ".", "..") or "\\" in last or "\0" in last:
         raise BadParameter(f"{name} cannot be the name of a file: give one", param_hint="--output")
     return last
@@ -323,6 +337,7 @@ def put(
     if chosen is None:
         chosen = Path(file_path("FILE", file)).name
     if not force:
+        # There is none to replace.
         with contextlib.suppress(MessageNotFound):
             opened.info(chosen)
             run.out.confirm(f"Replace object {chosen} of bucket {bucket}?", force=force)

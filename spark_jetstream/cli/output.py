@@ -48,6 +48,8 @@ class Output:
             sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
         # Else rich takes a pipe for a terminal where FORCE_COLOR is set, and tables break.
         terminal = sys.stdout.isatty()
+        # `soft_wrap`, no markup and no highlights: what a publisher has written is printed as it
+        # is.
         self._console = Console(
             file=sys.stdout,
             force_terminal=terminal,
@@ -56,6 +58,7 @@ class Output:
             highlight=False,
             markup=False,
         )
+        # Standard output belongs to results, which a program may read.
         self._notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def table(
@@ -76,10 +79,12 @@ class Output:
             if data is not None:
                 self.json([data(item) for item in items])
             return
+        # The widths of the columns depend on all rows.
         rows = [row(item) for item in items]
         if not rows:
             self.note(empty)
             return
+        # A pipe gets each row on one line: programs such as grep and cut read it.
         columns = tables.columns_of(rows, text, breaks=self._console.is_terminal)
         self._put(self._table(columns))
 
@@ -137,6 +142,7 @@ class Output:
                 sys.stdout.write(json.dumps(data(item), ensure_ascii=False) + "\n")
             else:
                 self.text(line(item))
+            # The next item may come much later, and a reader of the pipe waits for this one.
             sys.stdout.flush()
             count += 1
         return count
@@ -172,6 +178,8 @@ class Output:
     def text(self, line: str, style: str | None = None) -> None:
         """Print a line in a style of rich; nothing with JSON."""
         if not self.as_json:
+            # Texts of publishers and servers may hold what a terminal obeys: test_main.py,
+            # test_tables_are_never_cut_and_obey_nobody.
             self._console.print(printable(line, LAYOUT), style=style)
 
     def json(self, data: Any) -> None:
@@ -222,9 +230,11 @@ class Output:
         description = progress.TextColumn("{task.description}")
         columns = (description, progress.BarColumn(), amount, progress.TimeRemainingColumn())
         with progress.Progress(*columns, console=self._notes, transient=True) as bar:
+            # The total comes with the first step.
             task = bar.add_task(title, total=None)
 
             def update(done: int, total: int) -> None:
+                # A stream may grow while it is saved: the bar never has more than all of it.
                 bar.update(task, completed=done, total=max(total, done))
 
             yield update
@@ -236,6 +246,7 @@ class Output:
         """
         if force:
             return
+        # A script that asks nobody must not hang, and must not take silence for a yes.
         if not sys.stdin.isatty():
             raise BadParameter(f"{question} There is no terminal to ask on: say yes with --force.")
         if not self.asked(question):
@@ -247,9 +258,11 @@ class Output:
         The command ends with 130 after Ctrl-C, with 1 after Ctrl-D.
         """
         try:
+            # On standard error: standard output may go to a file.
             return typer.confirm(question, default, err=True)
         except typer.Abort as aborted:
             self.note("")
+            # typer raises the same error for Ctrl-C and for the end of standard input.
             if isinstance(aborted.__context__, KeyboardInterrupt):
                 raise Exit(130) from None
             raise Exit(1) from None  # the end of standard input
@@ -264,6 +277,7 @@ class Output:
             return
         with self._console.capture() as caught:
             self._console.print(table)
+        # rich fills the last column with blanks.
         sys.stdout.write("\n".join(line.rstrip(" ") for line in caught.get().split("\n")))
         sys.stdout.flush()
 
@@ -278,6 +292,7 @@ def text(value: object) -> str:
 
     if value in (None, "", (), [], {}):
         return ""
+    # Not `isinstance`: sizes, durations and true are ints as well, with texts of their own.
     if type(value) is int:
         return f"{value:,}"
     if isinstance(value, bool):
@@ -291,6 +306,7 @@ def text(value: object) -> str:
 
 def as_data(model: Model) -> dict[str, Any]:
     """Return a model as the API has it: durations in nanoseconds, sizes in bytes."""
+    # Only the fields that the server sent.
     return model.model_dump(mode="json", exclude_unset=True)
 
 
@@ -336,6 +352,7 @@ def were(count: int) -> str:
 def rounded(span: Nanoseconds) -> Nanoseconds:
     """Return a duration rounded to seconds from a minute on, else to milliseconds."""
     unit = _SECOND if span >= 60 * _SECOND else 1_000_000
+    # Half a unit is added to round to the nearest one.
     return Nanoseconds((span + unit // 2) // unit * unit)
 
 
@@ -369,6 +386,7 @@ def content_data(name: str, content: bytes) -> dict[str, str]:
     try:
         return {name: content.decode(), "encoding": "utf-8"}
     except UnicodeDecodeError:
+        # JSON has no bytes.
         return {name: base64.b64encode(content).decode(), "encoding": "base64"}
 
 

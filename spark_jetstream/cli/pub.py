@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pub = typer.Typer()
 
+# A portion of the sink has as many rows, and some 4 MB (docs/architecture.md).
 _PORTION = 2000  # messages that are sent together
 _PORTION_BYTES = 4 << 20
 _CHUNK = 1 << 16  # bytes of standard input
@@ -72,6 +73,7 @@ def publish(
         )
     headers = _filled_headers(header or (), templates)
     where = fill(command_octets(subject), "the subject", templates)
+    # A subject with templates is checked for each message, once they are filled in.
     if not templates or "{{" not in subject:
         publish_subject(subject)
     by_line = send_on == "newline"
@@ -104,6 +106,7 @@ def _filled_headers(given: Iterable[str], templates: bool) -> list[tuple[str, Fi
             raise BadParameter(f"--header {text} is not NAME:VALUE")
         octets = command_octets(value)
         # Bytes that are no UTF-8 are published as they are.
+        # Latin-1 has a character for each byte, so the check sees line ends and all else.
         check_header(name, octets.decode("latin-1"))
         headers.append((name, fill(octets, f"header {name}", templates)))
     return headers
@@ -115,6 +118,7 @@ def _portions(text: bytes, count: int, templates: bool) -> Iterator[list[bytes]]
     Raises `BadParameter` for a wrong template, before the first portion.
     """
     filled = fill(text, "the data", templates)
+    # A message larger than a portion goes alone. The 1 is for a message without data.
     size = max(1, min(_PORTION, _PORTION_BYTES // (len(text) + 1)))
 
     def portions() -> Iterator[list[bytes]]:
@@ -122,6 +126,7 @@ def _portions(text: bytes, count: int, templates: bool) -> Iterator[list[bytes]]
             end = min(first + size, count + 1)
             yield [filled(number) for number in range(first, end)]
 
+    # A generator of its own: `fill` above has refused a wrong template before any message is sent.
     return portions()
 
 
@@ -129,12 +134,16 @@ def _lines(templates: bool) -> Iterator[list[bytes]]:
     """Yield the payloads of the lines of standard input, those together that arrive together."""
 
     def payload(line: bytes, number: int) -> bytes:
+        # Files from Windows end their lines with both characters.
         return fill(line.removesuffix(b"\r"), f"line {number}", templates)(number)
 
     stdin = cast("io.BufferedReader", sys.stdin.buffer)
     first = 1
     rest = b""
+    # `read1` returns what is there; `read` would wait for all of the chunk, and tail -f may never
+    # fill it.
     while octets := stdin.read1(_CHUNK):
+        # The last piece has no end yet.
         *lines, rest = (rest + octets).split(b"\n")
         if lines:
             yield [payload(line, number) for number, line in enumerate(lines, first)]
@@ -147,6 +156,7 @@ def show_stored(run: Run, totals: Totals | TaskReport) -> None:
     """Print how many messages are stored, and where."""
     streams = {}
     places = []
+    # Subjects with templates may go to several streams.
     for name, (first, last) in sorted(totals.streams.items()):
         streams[name] = {"first_seq": first, "last_seq": last}
         sequences = f"sequences {first:,} to {last:,}"

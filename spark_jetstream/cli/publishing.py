@@ -30,6 +30,7 @@ def sink_options(
     """Return options of the sink with the connection of a command. Raises `OptionError`."""
     from spark_jetstream.options import SinkOptions
 
+    # Options of the sink have their defaults, so a command stores messages as a job does.
     options = SinkOptions.from_spark(given or {}, streaming=False)
     return options.model_copy(update={"connection": connection})
 
@@ -62,10 +63,14 @@ def store_messages(
             rows = _rows(first, subject, headers, data)
             first += len(data)
             publisher.publish(rows, None, None, publisher.totals)
+            # tail -f may never send another line: without `flush` the refusal of the last one would
+            # not be noticed. test_pub.py, test_a_refused_line_is_not_found_out_with_the_next_one,
+            # holds it.
             refused = publisher.flush() if at_once else publisher.take_refused()
             tell(publisher.totals.stored)
             if refused:
                 break
+        # The rest is answered before the command says what is stored.
         refused = refused or publisher.flush()
         if refused:
             raise publisher.failure(refused[0])
@@ -86,10 +91,14 @@ def _rows(first: int, subject: Fill, headers: list[tuple[str, Fill]], data: list
 
     numbers = range(first, first + len(data))
     subjects = pa.array(map(subject, numbers), pa.binary())
+    # Each subject is checked once.
     for octets in subjects.unique().to_pylist():
+        # A subject on the wire with a blank or a line end would be another command of the protocol.
         publish_subject(octets.decode("utf-8", "surrogateescape"))
     blocks = pa.array(map(header_block, numbers), pa.binary())
     payloads = pa.array(data, pa.binary())
+    # One element for each message: its number, subject, payload, and header lines without the
+    # version line and the blank line.
     return Rows.of_messages(np.array(numbers, np.int64), subjects, payloads, blocks)
 
 
@@ -104,4 +113,5 @@ def store_batches(
     from spark_jetstream.sink.task import WriteTask, write_task
 
     columns = SinkColumns(names, options.subject)
+    # Without a run: the rows have message ids of their own.
     return write_task(batches, connect, options, columns, WriteTask("", 0, 0))

@@ -40,6 +40,7 @@ def show(
     """Print the JSON Schema of a type."""
     from spark_jetstream.admin.schemas import schema
 
+    # It is JSON with and without --json.
     run.out.raw(json.dumps(schema(type), indent=2).encode() + b"\n")
 
 
@@ -58,6 +59,7 @@ def validate(
 
     try:
         octets = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        # Editors of Windows put a byte order mark first, which JSON does not allow.
         text = octets.decode("utf-8-sig")
     except OSError as error:
         raise OptionError(f"{file}: the file cannot be read: {error.strerror or error}") from None

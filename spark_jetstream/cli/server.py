@@ -65,6 +65,7 @@ _SERVER_FIELDS = (
 )
 
 
+# A `BaseException`, so that no handler of errors on the way takes it for one.
 class _Ended(BaseException):
     """Somebody ended the command."""
 
@@ -126,12 +127,15 @@ def serve(
     if nodes > 1 and (monitor or config):
         raise BadParameter("--monitor and --config are for a single server, without --nodes")
     out = Output(as_json=as_json)
+    # A shell does not expand ~ in --store-dir=~/nats.
     keep = None if store_dir is None else store_dir.expanduser().absolute()
     service = _service(port, keep, nodes, monitor, config)
     note = f"Ctrl-C ends the server. It keeps {_kept(keep, config)}"
     if monitor:
         note += f", and has its monitoring pages at port {monitor}"
     try:
+        # The handlers come first and go last: a signal during the start or the end leaves no
+        # server.
         with handling(_end, *_SIGNALS), service:
             out.note(note)
             _print_url(out, service.url, keep)
@@ -152,6 +156,7 @@ def _service(
     """Return the server or the cluster that the options describe. It does not run yet."""
     from spark_jetstream.testing import NatsCluster, NatsServer
 
+    # The user names the port; `http_monitor=True` would choose a free one.
     args = [] if monitor is None else ["-m", str(monitor)]
     if config is not None:
         # The options win over the file. To nats-server a free port is -1.
@@ -162,6 +167,7 @@ def _service(
         return NatsServer(config_file=config, args=args)
     first = _DEFAULT_PORT if port is None else port
     if nodes == 1:
+        # To `NatsServer` None is a free port, and to the user 0.
         return NatsServer(port=first or None, store_dir=keep, args=args)
     return NatsCluster(nodes, port=first or None, store_dir=keep)
 
@@ -188,6 +194,7 @@ def _wait_for_end(service: NatsServer | NatsCluster) -> None:
     from spark_jetstream.testing import NatsCluster
 
     servers = service.servers if isinstance(service, NatsCluster) else (service,)
+    # A signal interrupts the sleep by its exception.
     while all(server.running for server in servers):
         time.sleep(_LOOK)
     ended = next(server for server in servers if not server.running)
@@ -210,6 +217,7 @@ def info(run: Run) -> None:
     """Show the server of the connection, a round trip to it, and what the account has of its JetStream."""
     own = run.admin.account.connected()
     account = None
+    # A server without JetStream, or an account that may not ask, still has the rest to show.
     with contextlib.suppress(JetStreamNotEnabled, NoResponders, PermissionDenied):
         account = run.admin.account.info()
     pairs = {name.replace("_", " "): own.get(name) for name in _SERVER_FIELDS}
@@ -238,6 +246,7 @@ def ping(run: Run) -> None:
     run.out.table(reports, _report_row, data=as_data)
     counts = [report.statsz.active_servers for report in reports if report.statsz]
     known = max(counts, default=0)
+    # Only replies to the system account have `statsz`.
     if not known:
         run.out.note("only the system account sees what each server does, and the others")
     if len(reports) < known:

@@ -68,10 +68,12 @@ def _list(run: Run, streams: Iterator[StreamInfo], empty: str) -> None:
         for info in streams:
             infos.append(info)
     except ServerBusy as error:
+        # Error 10004: a server of the cluster did not answer for its streams.
         if not infos:
             raise
         incomplete = error
     run.out.table(infos, _row, data=as_data, empty=empty)
+    # After the table, so that the streams of the others are shown.
     if incomplete is not None:
         raise incomplete
 
@@ -135,11 +137,13 @@ def show_gaps(run: Run, stream: StreamName) -> None:
     The server sends the number of each missing message: on a stream with millions of them that is a
     large reply.
     """
+    # Only this request has the missing sequences.
     state = run.admin.streams.load(stream, deleted=True).state
     gaps: list[dict[str, int]] = []
     for sequence in state.deleted:
         if not sequence:
             continue  # a server has 0 for a stream that is new
+        # The sequences are sorted, so a gap that goes on is the last one.
         if gaps and sequence == gaps[-1]["last"] + 1:
             gaps[-1]["last"] = sequence
             gaps[-1]["messages"] += 1
@@ -192,6 +196,7 @@ def _configuration(info: StreamInfo) -> dict[str, object]:
     for name in config.field_names:
         default = None  # of a field that only the server knows
         if name in fields:
+            # A field that has its default says nothing about the stream.
             default = fields[name].get_default(call_default_factory=True)
         if name != "name" and getattr(config, name) != default:
             shown[name] = field_words(config, name)
@@ -282,6 +287,7 @@ def add(
     known = {"stream": DEFAULT_STREAM, "work-queue": DEFAULT_WORK_QUEUE}
     begun = known.get(begin_with) or template(begin_with)
     wanted = StreamConfig.parse(
+        # Options win over the file, the file over the template, and the argument over all names.
         {**begun, **arguments.file_fields(config), **fields, "name": name},
         f"stream {name}",
     )
@@ -380,6 +386,7 @@ def apply(
     second run changes nothing. Streams that no file names stay as they are. If a single field
     cannot be changed, the command changes nothing and ends with 1.
     """
+    # All requests of the plan only look. Nothing is changed until the user has agreed.
     plan = run.admin.plan(*files, given_only=given_only, any_filter=any_filter)
 
     def report(sentence: str, *, applied: bool = False) -> None:
@@ -530,6 +537,7 @@ def restore(
         differences=list(restored.differences),
         notes=list(restored.notes),
     )
+    # A script must not take a stream that differs for a complete restore.
     if restored.differences:
         raise Exit(FAILED)
 
@@ -580,6 +588,9 @@ def remove(
             consumers = counted(state.consumer_count, "consumer")
             question = f"Delete stream {name} with {messages} and {consumers}?"
             run.out.confirm(question, force=force)
+        # One after the other: an error ends the command, and the lines on standard output say which
+        # are gone. test_stream.py,
+        # test_several_streams_are_deleted_in_turn_up_to_one_that_does_not_exist.
         run.admin.streams.delete(name)
         run.out.lines([name], "stream {} was deleted".format, data=_deleted_data)
 
@@ -617,6 +628,8 @@ def remove_peer(
     """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
     run.out.confirm(f"Remove server {server}, and its copy, from stream {stream}?", force=force)
     run.admin.streams.remove_peer(stream, server, evacuate=evacuate)
+    # Without --evacuate the server drops the copy at once: a stream with one replica loses its
+    # messages.
     once = ", once another one has a copy" if evacuate else ""
     run.out.done(
         f"server {server} no longer keeps stream {stream}{once}",

@@ -24,6 +24,8 @@ class TableColumn:
     def least_width(self) -> int:
         """The width of the longest word, or `_LONG_WORD` if that is less: longer words break."""
         words = " ".join([self.heading, *self.cells]).split()
+        # Longer words, such as keys, may break anywhere, so that one of them does not push the
+        # others out.
         return min(_LONG_WORD, _longest(words))
 
     @property
@@ -56,7 +58,9 @@ def columns_of(
         cells = [text(value) for value in values]
         if breaks:
             cells = [_ISO_TIME.sub(r"\1 ", cell) for cell in cells]
+        # A column of remarks has no heading.
         if heading or any(cells):
+            # Numbers stand to the right, so their digits are in columns.
             numeric = all(isinstance(value, (int, float)) for value in values)
             columns.append(TableColumn(heading, cells, numeric))
     return columns
@@ -66,6 +70,7 @@ def fit(columns: Sequence[TableColumn], width: int) -> Layout:
     """Return the layout of columns on a terminal that is ``width`` wide."""
     least = [column.least_width for column in columns]
     gaps = len(columns) - 1
+    # Columns of the terminal that are left when each has its least width. It may be negative.
     spare = width - sum(least) - _GAP * gaps
     narrow = spare < 0
     if narrow:
@@ -83,4 +88,5 @@ def _longest(texts: Iterable[str]) -> int:
     """Return how many columns of a terminal the longest of these texts takes."""
     from rich.cells import cell_len
 
+    # A character of Chinese takes two columns of the terminal.
     return max(map(cell_len, texts), default=0)

@@ -31,7 +31,9 @@ def fill(text: bytes, noun: str, templates: bool) -> Fill:
     unchanged = partial(_unchanged, text)
     if not templates:
         return unchanged
+    # The pattern has one group, so texts and templates alternate, and the first is a text.
     pieces = _TEMPLATE.split(text)  # a text, a template, a text, ...
+    # JSON may hold such braces by itself: --no-templates sends them.
     if any(b"{{" in piece for piece in pieces[::2]):
         raise BadParameter(
             f"{noun}: a template begins with {{{{ and does not end; or use --no-templates",
@@ -55,6 +57,7 @@ def _unchanged(text: bytes, number: int) -> bytes:
 def _function(template: str, noun: str) -> Callable[[int], object]:
     """Return the function of a template, which takes the number of a message."""
     name, *arguments = template.split() or [""]
+    # The nats command takes its templates as Go has them, with and without a dot.
     name_in_go = name.removeprefix(".")
     if name_in_go in _FUNCTIONS and not arguments:
         return _FUNCTIONS[name_in_go]
@@ -62,6 +65,7 @@ def _function(template: str, noun: str) -> Callable[[int], object]:
         least, most = map(int, arguments)
         if least <= most:
             return partial(_random, least, most)
+    # Cnt is another name of Count.
     known = ", ".join(function for function in _FUNCTIONS if function != "Cnt")
     instead = f"only {known} and Random MIN MAX; or use --no-templates"
     raise BadParameter(f"{noun}: there is no template {{{{{template}}}}}, {instead}")
@@ -76,11 +80,13 @@ def _count(number: int) -> int:
 
 
 def _time(number: int) -> str:
+    # Go's time.Kitchen: 3:04PM.
     return dt.datetime.now().astimezone().strftime("%-I:%M%p")
 
 
 def _time_stamp(number: int) -> str:
     now = dt.datetime.now().astimezone()
+    # RFC 3339, as Go writes it.
     return now.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
