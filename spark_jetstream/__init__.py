@@ -35,8 +35,8 @@ def _refuse_hidden_packages() -> None:
     It often starts Spark, whose worker would import it again, and so on. Nothing is imported to find out.
     """
     for name, folder in _PACKAGES.items():
-        # `find_spec` of a package runs nothing of it. What is imported already is not looked for
-        # again.
+        # `find_spec` of a package runs nothing of it. The packages that are imported already are
+        # left out.
         spec = None if name in sys.modules else find_spec(name)
         # A package in an archive has no file of its own, and a folder without __init__.py no
         # origin: neither hides anything.

@@ -102,8 +102,8 @@ class JetStreamError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str) -> None:
-        # Messages repeat texts of servers and publishers, which may hold what a terminal obeys:
-        # test_errors.py, test_no_message_does_anything_to_a_terminal.
+        # Messages repeat texts of servers and publishers, which may hold control characters that a
+        # terminal obeys: test_errors.py, test_no_message_does_anything_to_a_terminal.
         super().__init__(brief(message, LONGEST_MESSAGE, LAYOUT))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -403,7 +403,7 @@ def api_error(error: Mapping[str, Any], context: str) -> ApiError:
     ``context`` says what was asked, as an infinitive without "to": ``"create a consumer on stream
     ORDERS"``.
     """
-    # A server, or what stands for one, may send anything: test_errors.py,
+    # Any program may answer as a server, with any JSON: test_errors.py,
     # test_any_reply_gives_an_error.
     code = _integer(error.get("code"))
     err_code = _integer(error.get("err_code"))

@@ -197,8 +197,8 @@ def _shim_folder(environ: Mapping[str, str]) -> Path:
 def _is_private(folder: Path) -> bool:
     """Return whether this user, and nobody else, may write to a folder."""
     status = folder.stat()
-    # Whoever can write to the folder could have Spark execute a program: the bits of group and
-    # others.
+    # These are the write bits of group and others. Another user who can write to the folder could
+    # let Spark execute a program.
     is_open_to_others = status.st_mode & 0o022
     if status.st_uid != os.getuid() or is_open_to_others:
         return False

@@ -89,7 +89,7 @@ class _NeededSubject(NamedTuple):
     @property
     def case(self) -> str:
         """In which case the purpose needs it, "" for always."""
-        # Such requests move leaders and replicas, which a single server has none of.
+        # These requests move leaders and replicas, and a single server has neither.
         if isinstance(self.subject, Endpoint) and self.subject.clustered:
             return "cluster"
         return self.when
@@ -214,7 +214,7 @@ def read(
     yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
     yield from _creating(names, "*", why, cases)
     yield from _using(names, "its messages", "when the task is done")
-    # A user who may read only what a filter matches must not have it.
+    # A user with a filter must not have it: it shows any message of the stream.
     if not names.subjects:
         # This permission lets the user see all messages of the stream.
         yield _compared(names)
@@ -379,7 +379,7 @@ _UNSEEN = "mistakes are found by the rows, not before the first one"
 def _dead_letters(names: Names) -> Lines:
     if names.dead_letter:
         yield Permission(names.dead_letter, "rows that are refused")
-        # It tells before the first row whether a stream stores the dead letters.
+        # The sink learns before the first row whether a stream stores the dead letters.
         yield _find(names, "option deadLetterSubject")
 
 
@@ -626,7 +626,6 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
 }
 
 # These send no requests, so they need no inbox for the answers.
-# Nobody answers them.
 _WITHOUT_INBOX = ("admin-events", "leaf-copy", "leaf-origin")
 PURPOSES: Mapping[str, str] = {name: description for name, (description, _) in _PURPOSES.items()}
 """What a user may be allowed to do -> a description, as an infinitive without "to"."""

@@ -49,7 +49,7 @@ def log_as_spark() -> bool:
     Return False, and do nothing, if the process has set up logging.
     """
     log = logging.getLogger(__package__)
-    # Somebody has set up logging in this process, and decides the form of its lines.
+    # The program has set up logging, and decides the form of its lines.
     if log.hasHandlers():
         return False
     # Spark's Python processes set up no logging: a warning would stand among Spark's lines without
@@ -104,14 +104,14 @@ def first_time(what: str) -> bool:
     # Outside of a Spark process there is no folder, and the process alone remembers.
     new = what not in _asked
     _asked.add(what)
-    # What was said may hold characters that no file name has.
+    # The text may hold characters that a file name cannot have.
     name = f"spark-jetstream-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
     with contextlib.suppress(*_OUTSIDE_SPARK, OSError):
         # Spark's driver checks and commits a micro-batch in a Python worker, which is a new process
         # after a pause. Spark removes the folder at the end of the application.
         note = os.path.join(SparkFiles.getRootDirectory(), name)
         try:
-            # Of several processes that ask at once, one makes the file.
+            # If several processes ask at once, one of them makes the file.
             os.close(os.open(note, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False

@@ -149,7 +149,7 @@ def _refuse_existing(
 ) -> None:
     """Raise `OptionError` if a table, or a view that is not one of this account, has a name."""
     for view, stream in views.items():
-        # A view that another account, or somebody else, has made must not be replaced.
+        # A view of another account, or of the user's own, must not be replaced.
         is_ours = old.get(view) == stream or view in gone
         if not is_ours and spark.catalog.tableExists(view):
             problem = f"there is another table or view {view}; attach it with another prefix"
@@ -345,8 +345,8 @@ def _read(
 def _json_objects(payloads: Iterable[bytes]) -> list[str]:
     objects = []
     for payload in payloads:
-        # Other payloads do not count.
-        # `json_object` refuses what is no JSON, and JSON that is no object.
+        # Other payloads do not count. `json_object` refuses other bytes, and JSON that is no
+        # object.
         with contextlib.suppress(ValueError):
             objects.append(json.dumps(json_object(payload)))
     return objects

@@ -142,8 +142,8 @@ def _whole_command(function: Callable[..., None]) -> TyperCommand:
     """Return the command that typer makes from a function, with the shared parameters."""
 
     def call(ctx: typer.Context, as_json: bool, **given: Any) -> None:
-        # Options after the command win over those before it.
         outer = ctx.obj  # the options before the command: `_root` sets it
+        # Options after the command win over those before it.
         options = {**outer["options"], **connection_options(given)}
         function(Run(options, as_json=as_json or outer["as_json"]), **given)
 

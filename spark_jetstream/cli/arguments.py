@@ -264,7 +264,7 @@ def change(
 
     for difference in differences:
         run.out.text(f"    {difference_words(difference)}", style=_style(difference))
-    # An update of the other fields would leave an asset that nobody has asked for.
+    # An update of the other fields alone would leave an asset that the user did not ask for.
     if any(difference.refused for difference in differences):
         report(f"{noun} cannot be changed so, and stays as it is", differences, changed=False)
         raise Exit(FAILED)

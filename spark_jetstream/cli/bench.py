@@ -168,7 +168,6 @@ def _target(
         filter_ = f"{base}.*"
     stream = None
     if subject is not None:
-        # Two streams cannot store the same subject, so at most one stores all of them.
         stream = next(run.admin.streams.names(filter_), None)
     if stream is None:
         return _WriteTarget(
@@ -233,8 +232,8 @@ def _stream_of_its_own(run: Run, target: _WriteTarget) -> Iterator[str]:
         # Registered before the stream is made: an answer that is lost leaves a stream, too.
         at_the_end.callback(delete)
         try:
-            # The server may carry out a deletion before the creation that it follows.
-            # In 18 of 30 tries with 2.15.1 it did: test_bench.py,
+            # The server may carry out a deletion before the creation that it follows. Server 2.15.1
+            # did so in 18 of 30 tries: test_bench.py,
             # test_an_interrupt_while_the_stream_is_made_leaves_nothing.
             with handling(hold_back, signal.SIGINT, *ending):
                 run.admin.streams.create(

@@ -154,7 +154,7 @@ def _plugin_line(result: CheckResult) -> str:
     """Return the line of a plugin of Nagios: the worst findings, and the numbers after a bar."""
     worst = [finding.text for finding in result.findings if finding.status == result.status]
     text = f"{result.status} {result.check} {result.item}: {'; '.join(worst)}"
-    # Nagios takes what follows a bar for numbers, and only the first line.
+    # Nagios reads the first line alone, and takes the text after a bar for numbers.
     line = " ".join(text.replace("|", "/").split())
     numbers = [f"{at.name}={at.value:.10g}{at.unit}" for at in _numbers(result)]
     return f"{line} | {' '.join(numbers)}".rstrip(" |")

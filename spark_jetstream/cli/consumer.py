@@ -99,7 +99,7 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
     Its position is lost, and on a stream with interest retention the messages that only it waited
     for.
     """
-    # The question needs to say what is lost, and a name with a typing error is refused before it.
+    # The question names the messages that are lost. A name with a typing error fails before it.
     consumer = run.admin.consumers.load(stream, name)
     lost = ""
     if consumer.lag:
@@ -147,7 +147,7 @@ def _state(info: ConsumerInfo) -> dict[str, object]:
         "to be delivered": f"{info.num_pending:,}",
         "waiting for ack": f"{info.num_ack_pending:,}",
         "redelivered": f"{info.num_redelivered:,}",
-        # Nobody pulls from a push consumer.
+        # The server pushes to a push consumer, so no client pulls from it.
         "pulls that wait": "" if info.config.push else f"{info.num_waiting:,}",
         "last delivered": _position(info.delivered, info),
         "all acknowledged up to": _position(info.ack_floor, info),
@@ -409,7 +409,7 @@ def reset(
     if last := info.delivered.stream_seq:
         question += f" The last message that it delivered is {last:,}."
     if RUN in info.config.metadata:
-        # The query finds that somebody has moved its consumer.
+        # The query notices that its consumer was moved.
         question += " A Spark query keeps its position by it, and will end."
     run.out.confirm(question, force=force)
     reply = run.admin.consumers.reset(stream, consumer, sequence)

@@ -47,7 +47,7 @@ def subscribe(
     run.out.check_raw(raw)
     if raw and headers_only:
         raise BadParameter("--raw and --headers-only contradict each other")
-    # The note comes after the server has the subscription: who reads it may publish.
+    # The note comes after the server has the subscription, so a reader of the note may publish.
     with run.admin.subscribe(subject, queue=queue, count=count) as messages:
         run.out.note(f"Subscribed to {subject}")
         _show(run, _received(run, messages), raw=raw, headers_only=headers_only)
@@ -144,7 +144,7 @@ def _received(run: Run, messages: Subscription[CoreMessage]) -> Iterator[CoreMes
             # A gap without an end is a connection that is still lost.
             effect = "messages may be missing" if item.until else "nothing is received"
             run.out.note(f"{effect}: {item.reason}")
-    # A script must not take what came for all that was published.
+    # A script must not take these messages for all that were published.
     if messages.gaps:
         raise Exit(FAILED)
 
@@ -179,7 +179,7 @@ def _show(
 
     if raw:
         for message in messages:
-            # As the nats command prints payloads.
+            # The nats command prints payloads in this form.
             run.out.raw(message.data + b"\n")
     else:
         run.out.lines(enumerate(messages, 1), text, data=data)

@@ -74,8 +74,8 @@ def replay(
     from spark_jetstream.client.requests import Requests
     from spark_jetstream.streams.dead_letters import read_dead_letters
 
-    # Headers on which the server acts, such as Nats-Expected-Last-Sequence, were for the first time
-    # only: with them it would refuse the message.
+    # The server acts on some headers, such as Nats-Expected-Last-Sequence. They were meant for the
+    # first publish, and with them the server may refuse the second one.
     options = sink_options(run.admin.options, {"subject": subject, "serverHeaders": "drop"})
     requests = Requests(run.connect, options.connection.retry_timeout)
     # The advisories by the sequences of the messages that they are about.
@@ -92,8 +92,8 @@ def replay(
     present = set()
     for batch in batches:
         present |= {row["sequence"] for row in batch.to_pylist() if not row["gone"]}
-    # All or nothing: whoever repeats the line would publish the others twice. test_dead_letters.py,
-    # test_all_or_nothing_is_published, holds it.
+    # All or nothing: a user who repeats the line would publish the others twice.
+    # test_dead_letters.py, test_all_or_nothing_is_published, holds it.
     if lacking := ", ".join(str(number) for number in sequences if number not in present):
         why = f"of stream {stream} these are gone or were not given up"
         raise JetStreamError(f"nothing is published: {why}: {lacking}")

@@ -132,8 +132,8 @@ def _missing_packages() -> list[Finding]:
 
     findings = []
     for module, package in _NEEDED.items():
-        # This imports nothing: a package that is there but cannot be imported is for the checks to
-        # find.
+        # The search imports nothing. The checks find a package that is installed but cannot be
+        # imported.
         if find_spec(module) is None:
             text = "is not installed in this Python, and the other checks need it"
             findings.append(failed(package, text, f"pip install {package}"))

@@ -105,10 +105,10 @@ def watch(
         count=count,
         prefix=prefix,
     ) as watched:
-        # The server has the subscriptions now: what happens from here on is printed.
+        # The server has the subscriptions now, so the command prints all later events.
         run.out.note(f"Listening on {', '.join(watched.subjects)}")
         out.lines(_noted(watched, run.out), line, data=data)
-    # Core NATS does not send again what was published while the connection was lost.
+    # Core NATS does not repeat the messages of the time without a connection.
     if watched.gaps:
         raise Exit(FAILED)
 

@@ -82,8 +82,8 @@ def add_options(
         info = options[name]
         help = _help(info, docs.get(name, ""), ordered)
         if creates:
-            # A command that changes something keeps what is not named, so a default would be wrong
-            # there.
+            # A command that changes an asset keeps the fields that are not named, so a default
+            # would be wrong there.
             help += _default(template.get(name, info.default))
         return _field_parameter(name, info, help, _panel(name, common))
 

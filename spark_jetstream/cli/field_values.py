@@ -39,7 +39,6 @@ def _items(inner: Any, text: str, option: str) -> list[Any]:
     # The commas of a part stand between its fields.
     if part is not None and (_is_json_object(text) or _beginning_of_field(part).match(text)):
         return [_fields(part, text, option)]
-    # Neither names of streams nor subjects hold commas.
     items = [item.strip() for item in text.split(",")]
     if "" in items:  # such as a shell variable that is not set
         raise OptionError(f"{option}: {shown(text)} has an empty item")

@@ -80,7 +80,7 @@ class _Limits:
         ]
         # A consumer that has nothing left has no oldest message.
         if self.age is not None and lag.total:
-            # The limit is for an alert, which must not stay silent where nobody knows.
+            # The limit is for an alert, which must not stay silent where the age is unknown.
             if lag.age is None:
                 exceeded.append("the age of its oldest message cannot be told")
             elif lag.age > self.age:

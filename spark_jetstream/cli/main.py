@@ -87,7 +87,7 @@ _VERSION = typer.Option(
     "--version",
     "-V",
     callback=_print_version,
-    # It counts whatever else is on the line, also before a missing command is an error.
+    # typer handles it before the other parameters, so a line without a command is no error.
     is_eager=True,
     help="Print the version.",
 )

@@ -160,7 +160,7 @@ def view(
     if run.out.as_json:
         run.out.lines(messages, str, data=message_data)
         return
-    # A question needs both: somebody who reads it, and somebody who answers.
+    # A question needs a terminal to be read on, and one to be answered on.
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     _print(run, messages, raw, size if on_terminal else None)
 

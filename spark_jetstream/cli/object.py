@@ -48,8 +48,8 @@ def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
 
 
 def _print_object(run: Run, info: ObjectInfo) -> None:
-    # A link, and what is left of a deleted object, have size 0, which would read like an empty
-    # object.
+    # A link has size 0, and so has the mark of a deleted object. People would take either for an
+    # empty object.
     has_content = info.link is None and not info.deleted
     pairs = {
         "": _kind(info),
@@ -305,7 +305,7 @@ def get(
 def _file_name(name: str) -> str:
     """Return the name of the file for an object, which must not lead out of the current folder."""
     last = name.rpartition("/")[2]
-    # The name comes from whoever stored the object: test_objects.py,
+    # The name comes from the client that stored the object: test_objects.py,
     # test_no_name_leads_out_of_the_folder.
     if last in ("", ".", "..") or "\\" in last or "\0" in last:
         raise BadParameter(f"{name} cannot be the name of a file: give one", param_hint="--output")

@@ -48,8 +48,7 @@ class Output:
             sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
         # Else rich takes a pipe for a terminal where FORCE_COLOR is set, and tables break.
         terminal = sys.stdout.isatty()
-        # `soft_wrap`, no markup and no highlights: what a publisher has written is printed as it
-        # is.
+        # Without markup and highlights rich prints the text of a publisher unchanged.
         self._console = Console(
             file=sys.stdout,
             force_terminal=terminal,
@@ -178,8 +177,8 @@ class Output:
     def text(self, line: str, style: str | None = None) -> None:
         """Print a line in a style of rich; nothing with JSON."""
         if not self.as_json:
-            # Texts of publishers and servers may hold what a terminal obeys: test_main.py,
-            # test_tables_are_never_cut_and_obey_nobody.
+            # Texts of publishers and servers may hold control characters that a terminal obeys:
+            # test_main.py, test_tables_are_never_cut_and_obey_nobody.
             self._console.print(printable(line, LAYOUT), style=style)
 
     def json(self, data: Any) -> None:
@@ -246,7 +245,7 @@ class Output:
         """
         if force:
             return
-        # A script that asks nobody must not hang, and must not take silence for a yes.
+        # A script without a terminal must not hang, and no answer must not count as a yes.
         if not sys.stdin.isatty():
             raise BadParameter(f"{question} There is no terminal to ask on: say yes with --force.")
         if not self.asked(question):
@@ -306,7 +305,6 @@ def text(value: object) -> str:
 
 def as_data(model: Model) -> dict[str, Any]:
     """Return a model as the API has it: durations in nanoseconds, sizes in bytes."""
-    # Only the fields that the server sent.
     return model.model_dump(mode="json", exclude_unset=True)
 
 

@@ -70,7 +70,7 @@ def store_messages(
             tell(publisher.totals.stored)
             if refused:
                 break
-        # The rest is answered before the command says what is stored.
+        # The server has answered the rest before the command reports the totals.
         refused = refused or publisher.flush()
         if refused:
             raise publisher.failure(refused[0])
@@ -91,7 +91,6 @@ def _rows(first: int, subject: Fill, headers: list[tuple[str, Fill]], data: list
 
     numbers = range(first, first + len(data))
     subjects = pa.array(map(subject, numbers), pa.binary())
-    # Each subject is checked once.
     for octets in subjects.unique().to_pylist():
         # A subject on the wire with a blank or a line end would be another command of the protocol.
         publish_subject(octets.decode("utf-8", "surrogateescape"))

@@ -270,7 +270,7 @@ def _count_stored(admin: JetStreamAdmin, tell: Tell, done: threading.Event) -> i
     """Pass the number of stored messages to ``tell`` until ``done`` is set; return the last one."""
     finished = False
     while not finished:
-        # It asks once more after `done`: that number has all messages.
+        # The loop asks once more after `done`: that number counts all messages.
         finished = done.wait(0.2)
         stored = admin.streams.load(STREAM).state.messages
         tell(stored)

@@ -291,7 +291,7 @@ class CheckResult:
         self.add("peer_lag", {peer.name: peer.lag for peer in cluster.replicas})
         # The server has nanoseconds.
         self.add("peer_active", {peer.name: peer.active / 1e9 for peer in cluster.replicas})
-        # Critical without any threshold: whoever forgot to set one must hear of it.
+        # Critical without any threshold, so that a user who forgot to set one hears of it.
         if not cluster.leader:
             self.add_fault("there is no leader")
         for peer in cluster.replicas:
@@ -461,7 +461,7 @@ def check_meta(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
             ) from None
         meta = (reply.get("data") or {}).get("meta_cluster")
         # A single server answers too, as no other leads. test_check.py,
-        # test_a_server_of_no_cluster_has_no_meta_group, holds what it gets.
+        # test_a_server_of_no_cluster_has_no_meta_group, holds the finding.
         if not meta:
             result.add_fault("the server is in no cluster, and has no meta group")
             return result

@@ -145,7 +145,7 @@ class QueryMetrics(Collector):
         The listener may have missed the end of an older one.
         """
         runs = [key for key, state in self._runs.items() if state.query_id == query_id]
-        # Without it a run whose end was missed would be exported for ever: test_listener.py,
+        # Otherwise a run whose end was missed would be exported for ever: test_listener.py,
         # test_a_query_is_gone_with_its_last_run_where_the_end_of_another_was_missed.
         return runs if runs[-1:] == [run] else [run]
 
