@@ -22,7 +22,8 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "attach", "decode", "register", "schema_of"]
 
 
-#: What is imported here or by these, as a script of a user may be called -> a folder in it, where one may be, too.
+#: Packages that are imported here or by these, as a script of a user may be called -> a folder in
+#: it, where one may be, too.
 _PACKAGES = {
     "nats": "aio",
     **dict.fromkeys(("numpy", "pyarrow", "pydantic", "aiohttp", "pandas", "pyspark"), ""),
@@ -82,10 +83,12 @@ def register(spark: Any) -> None:
     try:
         spark.dataSource.register(JetStreamDataSource)
     except Exception as error:
-        # Spark 4.0 does not register again what it has found by itself, and says so with an error of the JVM.
+        # Spark 4.0 does not register again a format that it has found by itself, and says so with an
+        # error of the JVM.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
-    # Over Spark Connect a session has no SparkContext: reading the attribute raises an AttributeError there.
+    # Over Spark Connect a session has no SparkContext: reading the attribute raises an
+    # AttributeError there.
     python = getattr(getattr(spark, "sparkContext", None), "pythonExec", None)
     # With the same Python the workers have this package.
     if python is not None and shutil.which(python) != sys.executable:
