@@ -83,7 +83,7 @@ def register(spark: Any) -> None:
     try:
         spark.dataSource.register(JetStreamDataSource)
     except Exception as error:
-        # Spark 4.0 does not register again a format that it has found by itself, and says so with an
+        # Spark 4.0 does not register again a format that it has found by itself. It says so with an
         # error of the JVM.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise

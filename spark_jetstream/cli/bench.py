@@ -94,6 +94,8 @@ def measure(
         _show(run, {"stream": stream, "messages": messages}, rates, [])
         return
 
+    # The subjects and the stream are known from here on. Nothing is written before the user agrees
+    # to write to a stream of the user's.
     target = _target(run, subject, subjects, storage, replicas)
     if not target.made:
         written = counted(messages + single, "message")
@@ -114,6 +116,7 @@ def measure(
 
     data = bench.payload(size)
     latencies: list[float] = []
+    # The stream is there inside of the block, and its own one is deleted at the end of it.
     with _storing(run, target) as name:
         rates = [_write(run, name, target.subjects, messages, data, delivery)]
         # A stream of the user may get other messages meanwhile, and has older ones.

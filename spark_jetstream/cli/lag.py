@@ -37,6 +37,8 @@ class _LagRow:
 
     def data(self) -> dict[str, Any]:
         """Return the lag for JSON, with durations in seconds."""
+        # The limits that are exceeded stand beside the numbers, so a program need not compare them
+        # again.
         fields = {**asdict(self.lag), "exceeded": self.exceeded}
         for name, value in fields.items():
             if isinstance(value, Nanoseconds):

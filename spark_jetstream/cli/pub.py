@@ -71,6 +71,8 @@ def publish(
         raise BadParameter(
             "--send-on newline takes the messages from standard input, without DATA and --count",
         )
+    # Subject, headers and data are checked here, so a wrong one is an error before a message is
+    # sent.
     headers = _filled_headers(header or (), templates)
     where = fill(command_octets(subject), "the subject", templates)
     # A subject with templates is checked for each message, once they are filled in.
