@@ -1,7 +1,8 @@
 """NATS JetStream for Apache Spark: `spark.readStream.format("jetstream")`, `df.writeStream.format("jetstream")`.
 
-Where this package is installed, Spark 4 finds the format by itself (through the module `pyspark_jetstream`), also over
-Spark Connect if the server has it; `register(spark)` makes it known by hand, as on Databricks.
+Where this package is installed, Spark 4 finds the format by itself (through the module
+`pyspark_jetstream`), also over Spark Connect if the server has it; `register(spark)` makes it known
+by hand, as on Databricks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _PACKAGES = {
 def _refuse_hidden_packages() -> None:
     """Raise `ImportError` where Python would run a user's own ``nats.py``, say, from the working directory.
 
-    It often starts Spark, whose worker would import it again, and so on. Nothing is imported to find out.
+    It often starts Spark, whose worker would import it again, and so on. Nothing is imported to
+    find out.
     """
     for name, folder in _PACKAGES.items():
         # `find_spec` of a package runs nothing of it. The packages that are imported already are
@@ -45,7 +47,8 @@ def _refuse_hidden_packages() -> None:
             place = (spec.submodule_search_locations or [spec.origin])[0]
             if not os.path.isdir(os.path.join(place, folder)):
                 raise ImportError(
-                    f"{place} hides the package {name}, which spark-jetstream needs: give it another name"
+                    f"{place} hides the package {name}, which spark-jetstream needs: give it "
+                    "another name"
                 )
 
 
@@ -70,9 +73,10 @@ def __getattr__(name: str) -> Any:
 def register(spark: Any) -> None:
     """Register `format("jetstream")` with a `SparkSession`, classic or Spark Connect, unless Spark knows it already.
 
-    Raises `ImportError` if this Spark is from before 4.0 and has no Python data sources. Raises `WorkerPythonError` if
-    Spark's workers run a Python that cannot use this package. Only a classic session tells which Python that is; if it
-    is another than this one, a worker tries it, which takes a second or two.
+    Raises `ImportError` if this Spark is from before 4.0 and has no Python data sources. Raises
+    `WorkerPythonError` if Spark's workers run a Python that cannot use this package. Only a classic
+    session tells which Python that is; if it is another than this one, a worker tries it, which
+    takes a second or two.
     """
     # This package works without pyspark.
     from spark_jetstream.spark_process import refuse_spark_3  # noqa: PLC0415
@@ -109,6 +113,7 @@ def _try_in_a_worker(spark: Any, python: str) -> None:
         )
         reason = reasons[-1] if reasons else type(error).__name__
         raise WorkerPythonError(
-            f"Spark's workers run {python}, which cannot use spark-jetstream ({reason}): set the environment variable "
-            f"PYSPARK_PYTHON to {sys.executable} before the Spark session starts"
+            f"Spark's workers run {python}, which cannot use spark-jetstream ({reason}): set the "
+            f"environment variable PYSPARK_PYTHON to {sys.executable} before the Spark session "
+            "starts"
         ) from error

@@ -566,7 +566,8 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
         _listed("read-direct"),
     ),
     "find-streams": (
-        "find the streams to read by name or metadata (streamPattern, streamMetadata), beside reading them",
+        "find the streams to read by name or metadata (streamPattern, streamMetadata), beside "
+        "reading them",
         _listed("find-streams"),
     ),
     "durable": (
@@ -662,7 +663,8 @@ def needed(
     # `>` includes $JS.API.>, the whole API.
     if purpose.startswith("write") and not subjects:
         raise ValueError(
-            f"purpose {purpose} needs the subjects of the rows: any would be those of the API as well",
+            f"purpose {purpose} needs the subjects of the rows: any would be those of the API as "
+            "well",
         )
     names = Names(stream, bucket, subjects, durable, dead_letter, prefix)
     _, lines_for = _PURPOSES[purpose]

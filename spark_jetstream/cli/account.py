@@ -67,7 +67,10 @@ def backup(
 
 @command(account, "restore", example="account restore /backups/2026-03-01")
 def restore(run: Run, source: Annotated[str, Argument(help='What "account backup" made.')]) -> None:
-    """Make all streams of a backup again, if none of them exists. Ends with 1 when a stream is not what it was."""
+    """Make all streams of a backup again, if none of them exists.
+
+    Ends with 1 when a stream is not what it was.
+    """
     with run.out.progress("Restoring streams", in_bytes=False) as progress:
         restored = run.admin.account.restore(source, progress=progress)
     changes = {made.info.config.name: list(made.differences) for made in restored}

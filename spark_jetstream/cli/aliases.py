@@ -57,35 +57,40 @@ COMMAND_HINTS: Table = _hints(
     {
         "": {
             "top graph audit": (
-                "use `server ping --json` to see what each server does, or `lag --watch` to see which messages wait"
+                "use `server ping --json` to see what each server does, or `lag --watch` to see "
+                "which messages wait"
             ),
-            "latency": "use `rtt` to measure round trips, or `bench` to measure the speed of source and sink",
-            "auth": "this tool makes no operators, accounts or users; use `context save` to store a login",
+            "latency": "use `rtt` to measure round trips, or `bench` to measure the speed of "
+            "source and sink",
+            "auth": "this tool makes no operators, accounts or users; use `context save` to store "
+            "a login",
             "errors err error governor gov plugins service micro trace": (
                 "this tool works with JetStream alone; use the tool nats for it"
             ),
         },
         "account": {
             "report rep tls": (
-                "use `account info` to see the usage, `doctor` to check the login, or `server ping` to see what each "
-                "server does"
+                "use `account info` to see the usage, `doctor` to check the login, or `server "
+                "ping` to see what each server does"
             )
         },
         "context": {
             "copy cp edit vi": "use `context save` with the options to change",
             "validate": (
-                "use `context ls` to see which contexts cannot be used, or `doctor` with --context NAME to try one"
+                "use `context ls` to see which contexts cannot be used, or `doctor` with --context "
+                "NAME to try one"
             ),
             "previous - unselect": "use `context select` with the name of a context",
         },
         "server": {
             "check": "use `check` without the word server before it, such as `check connection`",
             "report rep request req watch graph": (
-                "use `server ping --json` to see what each server does, or `lag` to see which messages wait"
+                "use `server ping --json` to see what each server does, or `lag` to see which "
+                "messages wait"
             ),
             "cluster r raft stream-check consumer-check": (
-                "use `stream info` to see the cluster of a stream, or `stream step-down`, `consumer step-down` or "
-                "`cluster step-down` to move a leader"
+                "use `stream info` to see the cluster of a stream, or `stream step-down`, "
+                "`consumer step-down` or `cluster step-down` to move a leader"
             ),
             "account config generate gen mappings mapping passwd mkpasswd pass password": (
                 "this tool does not configure servers; use the tool nats for it"
@@ -93,11 +98,13 @@ COMMAND_HINTS: Table = _hints(
         },
         "counter": {
             "view v": "use `counter get` with a subject and --json",
-            "decrement decr dec d": "use `counter incr` with a negative number, such as `counter incr SUBJECT -- -5`",
+            "decrement decr dec d": "use `counter incr` with a negative number, such as `counter "
+            "incr SUBJECT -- -5`",
         },
         "stream": {
             "graph": "use `lag` with the name of the stream and --watch",
-            "cluster c": "use `stream step-down` to move the leader, or `stream peer-remove` to remove a server",
+            "cluster c": "use `stream step-down` to move the leader, or `stream peer-remove` to "
+            "remove a server",
         },
         "consumer": {
             "sub": "use `consumer next` to receive the messages of a consumer",
@@ -134,32 +141,39 @@ OPTION_HINTS: Table = _hints(
     {
         "": {
             "--cluster --tag --tags": "use --placement cluster=NAME,tags=TAG",
-            "--republish-source --republish-destination --republish-headers": "use --republish src=FROM,dest=TO",
-            "--transform-source --transform-destination": "use --subject-transform src=FROM,dest=TO",
+            "--republish-source --republish-destination --republish-headers": "use --republish "
+            "src=FROM,dest=TO",
+            "--transform-source --transform-destination": "use --subject-transform "
+            "src=FROM,dest=TO",
             "--limit-consumer-inactive --limit-consumer-max-pending": "use --consumer-limits",
-            "--no-mirror --no-republish --no-transform": "use --unset with the field, such as --unset mirror",
+            "--no-mirror --no-republish --no-transform": "use --unset with the field, such as "
+            "--unset mirror",
             "--mirror-domain": "use --mirror with JSON that has the domain",
-            "--backoff-steps --backoff-min --backoff-max": "use --backoff with the times, such as --backoff 1s,10s,1m",
-            "--pull": "leave it out; `consumer add` makes a pull consumer unless --deliver-subject is given",
+            "--backoff-steps --backoff-min --backoff-max": "use --backoff with the times, such as "
+            "--backoff 1s,10s,1m",
+            "--pull": "leave it out; `consumer add` makes a pull consumer unless --deliver-subject "
+            "is given",
             "--ephemeral": "use `consumer add` with --ephemeral",
-            "--pinned-groups --overflow-groups": "use --priority-groups GROUP and --priority-policy",
+            "--pinned-groups --overflow-groups": "use --priority-groups GROUP and "
+            "--priority-policy",
             "--pause": "use --pause-until TIME, or `consumer pause` for a consumer that exists",
             "--nak --term": "use --ack nak, or --ack term",
-            "--defaults --no-select": "leave it out; this tool asks nothing, and what is not given has its default",
+            "--defaults --no-select": "leave it out; this tool asks nothing, and what is not given "
+            "has its default",
             "--names -n --completion": "use --json, or `stream names` for streams",
             "--force -f": "leave it out; this command does not ask",
             "--progress --no-progress": "leave it out; only a terminal has a progress bar",
             "--interactive -i --output --validate": (
-                "use `stream info --json` to write a file, --config FILE to read one, or `stream apply --check` to "
-                "compare"
+                "use `stream info --json` to write a file, --config FILE to read one, or `stream "
+                "apply --check` to compare"
             ),
             "--pinned --api-level": "use --json, and filter its output",
             "--translate": "use --raw, and pipe the output to the program",
-            "--sort --reverse -R --compact --raw -r --consumers -o --messages -m --name --storage -t --dot": (
-                "use --json, and filter or sort its output"
-            ),
+            "--sort --reverse -R --compact --raw -r --consumers -o --messages -m --name --storage "
+            "-t --dot": ("use --json, and filter or sort its output"),
             "--all -a": "leave it out; all streams count, those of buckets too",
-            "--leaders -l --state": "use `stream info` to see the leader, or `stream state` to see the state",
+            "--leaders -l --state": "use `stream info` to see the leader, or `stream state` to see "
+            "the state",
             "--connect": "use `doctor` with --context NAME",
             "--certstore --certstore-match --certstore-match-by --certstore-ca-match": (
                 "use --tlscert, --tlskey and --tlsca"
@@ -168,13 +182,16 @@ OPTION_HINTS: Table = _hints(
                 "this tool has nothing like it"
             ),
             "--js-event-prefix": "use `events` with --prefix PREFIX",
-            "--no-context": "set the variable XDG_CONFIG_HOME=/none for the command, which hides all contexts",
+            "--no-context": "set the variable XDG_CONFIG_HOME=/none for the command, which hides "
+            "all contexts",
         },
         "account backup": {
-            "--check --consumers --no-consumers --critical-warnings -w": "use `stream backup` for one stream at a time"
+            "--check --consumers --no-consumers --critical-warnings -w": "use `stream backup` for "
+            "one stream at a time"
         },
         "bench": {
-            "ARGUMENT": "use `bench SUBJECT`, which writes and reads, without another word before the subject",
+            "ARGUMENT": "use `bench SUBJECT`, which writes and reads, without another word before "
+            "the subject",
             "--clients --csv --sleep --multisubject --multisubjectmax --progress --no-progress": (
                 "use --subjects for several subjects, or --json for a program"
             ),
@@ -188,17 +205,20 @@ OPTION_HINTS: Table = _hints(
         },
         "events": {
             "--short --filter": (
-                "leave out --details for one line for each event, and use --kind KIND or grep to filter them"
+                "leave out --details for one line for each event, and use --kind KIND or grep to "
+                "filter them"
             ),
             "--srv-advisory --no-srv-advisory --no-js-metric --no-js-advisory": (
                 "use --advisories, --metrics, or neither"
             ),
         },
         "kv rm": {
-            "ARGUMENT": "use `kv del BUCKET KEY` to delete a key; `kv rm BUCKET` removes the bucket",
+            "ARGUMENT": "use `kv del BUCKET KEY` to delete a key; `kv rm BUCKET` removes the "
+            "bucket",
         },
         "pub": {
-            "--reply": "use `request` to wait for replies; `pub` waits for the acknowledgement of the stream",
+            "--reply": "use `request` to wait for replies; `pub` waits for the acknowledgement of "
+            "the stream",
             "--sleep": "use --count 1 in a loop of the shell",
             "--jetstream -J": "leave it out; `pub` always waits for the stream",
             "--force-stdin": "write - in place of DATA",
@@ -207,10 +227,12 @@ OPTION_HINTS: Table = _hints(
             "--translate": "pipe the output of the program to `pub SUBJECT`",
         },
         "reply": {
-            "--command --sleep -q --header -H": "use DATA with templates, or `sub` in a loop of the shell",
+            "--command --sleep -q --header -H": "use DATA with templates, or `sub` in a loop of "
+            "the shell",
         },
         "request": {
-            "--count --send-on --wait -w --replies-all --reply-timeout": "use --replies NUMBER and --timeout",
+            "--count --send-on --wait -w --replies-all --reply-timeout": "use --replies NUMBER and "
+            "--timeout",
         },
         "rtt": {"ARGUMENT": "use --count NUMBER for the number of round trips"},
         "server info": {"ARGUMENT": "use `server ping --json` to see all servers"},
@@ -225,14 +247,17 @@ OPTION_HINTS: Table = _hints(
             ),
         },
         "stream add": {
-            "ARGUMENT": "use --subjects to name the subjects of the stream, such as --subjects 'orders.>'",
+            "ARGUMENT": "use --subjects to name the subjects of the stream, such as --subjects "
+            "'orders.>'",
         },
         "stream ls": {"--cluster": "use `stream info STREAM` to see the cluster"},
         "stream restore": {"--config": "use the options of the fields, such as --max-age 30d"},
         "sub": {
-            "--all --new --last --since --last-per-subject --start-sequence --stream --durable --ack": (
-                "`sub` receives what is published from now on; use `stream view STREAM` to see the stored messages of "
-                "a stream, or `consumer next STREAM CONSUMER` to receive those of a consumer"
+            "--all --new --last --since --last-per-subject --start-sequence --stream --durable "
+            "--ack": (
+                "`sub` receives what is published from now on; use `stream view STREAM` to see the "
+                "stored messages of a stream, or `consumer next STREAM CONSUMER` to receive those "
+                "of a consumer"
             ),
             "--direct --no-ack --match-replies --inbox -i --exclude-subjects --wait --dump": (
                 "use --json, and filter its output"
@@ -243,7 +268,10 @@ OPTION_HINTS: Table = _hints(
         },
     }
 )
-"""ARGUMENT: what to write instead of an argument too many. Each hint is a clause that says what to use."""
+"""ARGUMENT: what to write instead of an argument too many.
+
+Each hint is a clause that says what to use.
+"""
 
 VALUES: Mapping[str, Mapping[str, str]] = {
     "retention": {"work": "workqueue", "workq": "workqueue"},

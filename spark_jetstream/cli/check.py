@@ -22,7 +22,10 @@ checks = group(
     "Health checks with thresholds. They end with 0 for ok, 1 warning, 2 critical, 3 unknown.",
 )
 
-_METADATA = "Thresholds in its metadata count too, such as io.nats.monitor.lag-critical; options win over them."
+_METADATA = (
+    "Thresholds in its metadata count too, such as io.nats.monitor.lag-critical; options win over "
+    "them."
+)
 _CHECKS = {
     "connection": (
         "--rtt-critical 200ms",

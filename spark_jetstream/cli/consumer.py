@@ -40,7 +40,10 @@ AnyStream = Annotated[
     arguments.stream_argument(help="Its stream; all streams without it."),
 ]
 _WAIT = Nanoseconds.of("5s")
-_ACK_HELP = "ack settles each message, nak has it delivered again, term never again, none leaves it to ack_wait."
+_ACK_HELP = (
+    "ack settles each message, nak has it delivered again, term never again, none leaves it to "
+    "ack_wait."
+)
 
 consumers = group("consumer", "Consumers: list, create, change, pause, reset, try out, remove.")
 
@@ -368,7 +371,8 @@ def pause(
     until: Annotated[
         str,
         Argument(
-            help="A time such as 2026-03-01T12:00:00Z, or for how long: 10m, counted by the server's clock.",
+            help="A time such as 2026-03-01T12:00:00Z, or for how long: 10m, counted by the "
+            "server's clock.",
         ),
     ],
 ) -> None:

@@ -59,7 +59,8 @@ def examine(
         list[str] | None,
         Option(
             "--for",
-            help=f"What is to be done with it, more than once: {', '.join(PURPOSES)}. Default: read.",
+            help=f"What is to be done with it, more than once: {', '.join(PURPOSES)}. Default: "
+            "read.",
             autocompletion=one_of(PURPOSES),
         ),
     ] = None,
@@ -77,7 +78,8 @@ def examine(
     spark: Annotated[
         bool | None,
         Option(
-            help="Also start a local Spark and read a row, which takes a while; or look for no Spark at all.",
+            help="Also start a local Spark and read a row, which takes a while; or look for no "
+            "Spark at all.",
         ),
     ] = None,
     strict: Annotated[

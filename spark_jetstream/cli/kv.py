@@ -131,7 +131,8 @@ Filters = Annotated[
 Value = Annotated[
     str,
     Argument(
-        help="The value; - for what standard input holds. Put it after --, if it begins with a dash.",
+        help="The value; - for what standard input holds. Put it after --, if it begins with a "
+        "dash.",
     ),
 ]
 OnlyAfter = Annotated[
@@ -184,7 +185,10 @@ def info(run: Run, bucket: BucketName) -> None:
 @command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
 @with_fields("kv", buckets.COMMON_SETTINGS, creates=True)
 def add(run: Run, bucket: buckets.NewBucket, *, fields: dict[str, Any]) -> None:
-    """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
+    """Create a bucket.
+
+    One that exists with this configuration stays as it is; one that is different is an error.
+    """
     _print_bucket(run, buckets.create(run, run.admin.kv, bucket, fields))
 
 
@@ -260,7 +264,10 @@ def watch(
     count: buckets.Count = None,
     timeout: buckets.Wait = None,
 ) -> None:
-    """Print the values of the keys, then every change as it happens, one a line. Ends with Ctrl-C."""
+    """Print the values of the keys, then every change as it happens, one a line.
+
+    Ends with Ctrl-C.
+    """
     opened = run.admin.kv.bucket(bucket)
     begin = partial(
         opened.watch,
@@ -296,7 +303,10 @@ def update(
         Option(min=1, help="The revision that must be the latest of the key."),
     ],
 ) -> None:
-    """Store a value under a key if its latest revision is the given one. Ends with 1 if it is not."""
+    """Store a value under a key if its latest revision is the given one.
+
+    Ends with 1 if it is not.
+    """
     _done(run, bucket, key, run.admin.kv.bucket(bucket).update(key, whole_data(value), revision))
 
 

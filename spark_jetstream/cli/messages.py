@@ -102,7 +102,8 @@ def _check_choice(given: list[str]) -> None:
     """Refuse options that choose no message, and those that exclude each other."""
     if not given:
         raise BadParameter(
-            "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count",
+            "which message? Give a sequence, --last, --next, or --from, --since, --subject, "
+            "--count",
         )
     # `given` has the order of the table above, in which these come first.
     single = given[0] in ("SEQUENCE", "--last", "--next")

@@ -185,7 +185,10 @@ def show_all(
 
 @command(objects, "info", example="object info IMAGES cat.jpg")
 def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted = False) -> None:
-    """Show the configuration and the size of a bucket, or all that is known of an object. A link is not followed."""
+    """Show the configuration and the size of a bucket, or all that is known of an object.
+
+    A link is not followed.
+    """
     if name is None:
         _print_bucket(run, run.admin.objects.load(bucket))
     else:
@@ -195,7 +198,10 @@ def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted 
 @command(objects, "add", example="object add IMAGES --ttl 30d --max-bytes 10g --replicas 3")
 @with_fields("object", buckets.COMMON_SETTINGS, creates=True)
 def add(run: Run, bucket: buckets.NewBucket, *, fields: dict[str, Any]) -> None:
-    """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
+    """Create a bucket.
+
+    One that exists with this configuration stays as it is; one that is different is an error.
+    """
     _print_bucket(run, buckets.create(run, run.admin.objects, bucket, fields))
 
 
@@ -266,7 +272,8 @@ def get(
             "--output",
             "-O",
             metavar="FILE",
-            help="The file to write; - for standard output. Without it, its name is what follows the last / of NAME.",
+            help="The file to write; - for standard output. Without it, its name is what follows "
+            "the last / of NAME.",
         ),
     ] = None,
     force: Force = False,
@@ -327,7 +334,10 @@ def put(
     chunk_size: Annotated[Bytes, size_option(help="Bytes of a message.")] = _CHUNK,
     force: Force = False,
 ) -> None:
-    """Store a file as an object. Readers see the old one, if there is any, until all of the new one is stored."""
+    """Store a file as an object.
+
+    Readers see the old one, if there is any, until all of the new one is stored.
+    """
     from spark_jetstream.options.values import file_path
 
     if file == _STANDARD and name is None:
@@ -416,7 +426,10 @@ def watch(
     count: buckets.Count = None,
     timeout: buckets.Wait = None,
 ) -> None:
-    """Print the objects, then every object that is put, changed or deleted, one a line. Ends with Ctrl-C."""
+    """Print the objects, then every object that is put, changed or deleted, one a line.
+
+    Ends with Ctrl-C.
+    """
     from spark_jetstream.admin.models.objects import ObjectInfo
 
     begin = partial(

@@ -53,7 +53,10 @@ def validate(
         Argument(help="The type; without it, the field type says it.", autocompletion=_complete),
     ] = "",
 ) -> None:
-    """Check a request, a reply or an event. Ends with 1, and says what is wrong, if it is not what its type says."""
+    """Check a request, a reply or an event.
+
+    Ends with 1, and says what is wrong, if it is not what its type says.
+    """
     from spark_jetstream.admin.descriptions import json_document
     from spark_jetstream.admin.schemas import schema_faults
 

@@ -276,7 +276,10 @@ def add(
     ] = "stream",
     pedantic: arguments.Pedantic = False,
 ) -> None:
-    """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
+    """Create a stream.
+
+    One that exists with this configuration stays as it is; one that is different is an error.
+    """
     from spark_jetstream.admin.descriptions import template
     from spark_jetstream.admin.models.streams import (
         DEFAULT_STREAM,
@@ -338,7 +341,10 @@ def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) ->
 
 @command(streams, "seal", example="stream seal ORDERS_2025")
 def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = False) -> None:
-    """Seal a stream: no message can be added or removed any more, not even by age. This cannot be undone."""
+    """Seal a stream: no message can be added or removed any more, not even by age.
+
+    This cannot be undone.
+    """
     admin = run.admin.streams
     differences = admin.plan(stream, sealed=True)
     carry_out = partial(admin.seal, stream)

@@ -41,7 +41,8 @@ DELAYS = (
 #: Sums over late flights by subject: messages about them, different flights among those, minutes.
 LATE_FLIGHTS = (
     "the stream holds",
-    "{messages} messages about {flights} flights, {minutes} minutes late, {lost} of them lost on the way",
+    "{messages} messages about {flights} flights, {minutes} minutes late, {lost} of them lost on "
+    "the way",
 )
 
 

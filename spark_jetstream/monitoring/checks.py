@@ -137,7 +137,10 @@ CRITERIA = (
     Criterion("meta", "peer_lag", "the number of operations that a server lags", _pair("lag")),
     Criterion("meta", "peer_active", "the time since a server was seen", _pair("seen"), "s"),
 )
-"""The numbers that the checks compare. A threshold is critical, unless its name ends in ``_warn``."""
+"""The numbers that the checks compare.
+
+A threshold is critical, unless its name ends in ``_warn``.
+"""
 
 
 def thresholds(check: str) -> Iterator[tuple[str, str, str]]:

@@ -18,10 +18,12 @@ LIMIT_PROBES = 32
 # The calls of a first search; if messages were published during it there is a second one.
 _SEARCH_PROBES = 14
 
-# Those that are not part of a search: pending(start) and pending(end), the first message, the last one.
+# Those that are not part of a search: pending(start) and pending(end), the first message, the last
+# one.
 _FIXED_PROBES = 4
 
-# After so many steps a cut that holds 15/16 of the limit is good enough: the next step may cost 85 ms.
+# After so many steps a cut that holds 15/16 of the limit is good enough: the next step may cost 85
+# ms.
 _EXACT_STEPS = 7
 
 
@@ -58,8 +60,8 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
 def bytes_to_messages(max_bytes: int, state: StreamSummary) -> int:
     """Return ``maxBytesPerTrigger`` as a number of messages, at least 1.
 
-    A soft limit, by the mean stored size of all messages; those that match a filter may be larger or
-    smaller.
+    A soft limit, by the mean stored size of all messages; those that match a filter may be larger
+    or smaller.
     """
     if state.messages <= 0 or state.bytes <= 0:
         return 1

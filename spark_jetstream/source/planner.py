@@ -70,7 +70,8 @@ class Planner:
         self._dropped: set[str] = (
             set()
         )  # streams of the checkpoint that are logged as no longer read
-        self._met = False  # whether the query is new, or this run has seen a stream of its offset that was found
+        # whether the query is new, or this run has seen a stream of its offset that was found
+        self._met = False
         self._target: Offset | None = None
         self._waiting_since: float | None = None
 

@@ -1,4 +1,7 @@
-"""How the range of one stream is cut into tasks of nearly equal size, with a few questions. Pure."""
+"""How the range of one stream is cut into tasks of nearly equal size, with a few questions.
+
+Pure.
+"""
 
 from __future__ import annotations
 

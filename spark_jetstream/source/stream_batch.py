@@ -16,8 +16,8 @@ from spark_jetstream.source.stream_plan import StreamPlan
 class StreamBatch:
     """The messages of one stream that wait for the micro-batch to be decided.
 
-    `read_up_to` is the position of the query, None for a stream that it did not know. The messages lie from `start`,
-    where the stream continues, to `end`. `backlog` is their number.
+    `read_up_to` is the position of the query, None for a stream that it did not know. The messages
+    lie from `start`, where the stream continues, to `end`. `backlog` is their number.
     """
 
     plan: StreamPlan
@@ -87,9 +87,9 @@ class BatchBytes:
 class PlannedRange:
     """The range of one stream in a micro-batch whose end is decided, while its tasks are planned.
 
-    `whole` is the range by the offsets, and `rest` the part of it that the stream still has. `plan` is None if the
-    stream was deleted. `start` is where the batch begins in the stream, and `cuts` are those of the offset, if it has
-    any.
+    `whole` is the range by the offsets, and `rest` the part of it that the stream still has. `plan`
+    is None if the stream was deleted. `start` is where the batch begins in the stream, and `cuts`
+    are those of the offset, if it has any.
     """
 
     def __init__(

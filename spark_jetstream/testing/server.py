@@ -95,7 +95,8 @@ class NatsServer:
         of_file = port or store_dir or config or max_payload or websocket
         if config_file is not None and of_file:
             raise ValueError(
-                "a config_file has port, store_dir, max_payload and the rest of the configuration itself",
+                "a config_file has port, store_dir, max_payload and the rest of the configuration "
+                "itself",
             )
         self.name: Final = name
         self.config = config
