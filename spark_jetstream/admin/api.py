@@ -124,6 +124,8 @@ class Api:
         connection = self.connection
         full = jsapi.subject(connection.prefix, endpoint, **names)
         sent = _encoded(body)
+        # A request that changes something is sent once:
+        # without a reply it may have been carried out.
         if not endpoint.repeatable:
             return connection.api(full, sent, context=context)
         # `Connection.ask` repeats a request sooner than a server that gathers can reply.
@@ -133,6 +135,7 @@ class Api:
         while True:
             try:
                 return ask(full, sent, context=context)
+            # A cluster answers so during an election, which passes.
             except ServerBusy:
                 backoff.pause(deadline)
                 if deadline.expired:
@@ -152,6 +155,7 @@ class Api:
 
     def find(self, model: type[M], endpoint: Endpoint, *, context: str, **names: str) -> M | None:
         """Return the reply as `reply` does, None if there is no such stream or consumer."""
+        # Not `ask`: absence is a result here, and needs no search for the stream that may be meant.
         try:
             return model.from_server(self._ask(endpoint, None, context, names), context)
         except (StreamNotFound, ConsumerNotFound):
@@ -171,6 +175,8 @@ class Api:
         Raises `JetStreamError` when it does not say that the request was done.
         """
         reply = self.reply(model, endpoint, body, context=context, **names)
+        # A reply without an error may still lack the confirmation
+        # (`test_a_reply_that_says_nothing_is_no_success`).
         if not reply.success:
             raise JetStreamError(f"cannot {context}: the server does not say that it was done")
         return reply
@@ -233,10 +239,13 @@ class Api:
             # Not the number of entries: in a cluster the entries of a server that did not answer
             # are missing.
             following = page.offset + page.limit
+            # A page without a limit would lead to itself again.
             is_last = following >= page.total or following <= offset
             if is_last:
                 break
             offset = following
+        # Raised after the last page: the caller has all entries that servers answered for
+        # (`test_a_list_that_is_not_whole_is_no_list`).
         if missing:
             text = f"cannot {context} as a whole: {'; '.join(missing)}"
             raise ServerBusy(text, code=0, err_code=0, description="")
@@ -256,8 +265,11 @@ class Api:
         connection = self.connection
         session = (connection, connection.reconnects)
         known, level = self._level
+        # Another server, perhaps of another version, may answer after a reconnect.
         if known != session:
             level = None
+            # An account that may not ask can still use the rest of the API
+            # (`test_a_level_that_may_not_be_asked_for_is_trusted`).
             with contextlib.suppress(PermissionDenied):
                 level = self.account().api.level
             self._level = (session, level)
@@ -270,6 +282,7 @@ class Api:
         """
         try:
             return (self.level() or 0) > max(LEVELS)
+        # A misspelt field is refused, too, where no server can be asked.
         except JetStreamError:
             return False
 
@@ -284,6 +297,8 @@ class Api:
         A level that is not known is not checked.
         """
         actual = self.level()
+        # An old server would leave the request unanswered, or ignore a field without an error
+        # (`test_what_an_old_server_lacks_is_said_at_once`).
         if actual is not None and actual < level:
             needed_version = f"nats-server {LEVELS[level]} or newer (API level {level})"
             raise JetStreamError(
@@ -293,6 +308,8 @@ class Api:
 
 def _check_names(endpoint: Endpoint, names: Mapping[str, str]) -> None:
     """Raise `OptionError` for a name in a subject that is not that of a stream or consumer."""
+    # A name is a token of the subject. With a dot or a wildcard it would be another request
+    # (`test_a_name_that_would_be_another_request`).
     for kind in ("stream", "consumer"):
         if f"{{{kind}}}" in endpoint.template:
             checked(Name(kind), kind, names[kind])
@@ -344,6 +361,7 @@ def publish_subject(subject: object) -> str:
 
 def positive(sequence: Any, what: str = "sequence") -> int:
     """Return a sequence of a stream. Raises `OptionError`: to a server 0 may mean none, or all."""
+    # True is an `int` to Python.
     is_number = isinstance(sequence, int) and not isinstance(sequence, bool)
     if not is_number or sequence < 1:
         raise OptionError(f"{what} must be a whole number from 1 on, not {shown(sequence)}")

@@ -61,6 +61,8 @@ def send(
         # Streams have two endpoints; for consumers, the request has the action.
         form = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
         return _send_stream(api, form, stream, wanted, {**body, **mode}, context)
+    # The subject of this form ends with the filter, so that permissions can limit an account to it.
+    # A filter in `filter_subjects` stands in the body alone (error 10137).
     if endpoint is None and wanted.filter_subject:
         endpoint = jsapi.CONSUMER_CREATE_FILTERED
     request = {
@@ -100,6 +102,7 @@ def _send_stream(
         if error.err_code != _OVERLAP:
             raise
         others = sorted(_streams_with(api, wanted) - {stream})
+        # The account may not list the streams: the server's error says all that is known.
         if not others:
             raise
         verb = "have" if len(others) > 1 else "has"
@@ -115,6 +118,7 @@ def _refuse_far_starts(wanted: Config, actual: Model | None, context: str) -> No
     # An existing start time stays as it is.
     known = _starts(actual) if isinstance(actual, (StreamConfig, ConsumerConfig)) else {}
     for name, time in _starts(wanted).items():
+        # The year 1 means "never": it is no start.
         is_new = not time.never and time not in known.values()
         if is_new and beyond_clock(time):
             expected = f"a time that the clock of a server has, {CLOCK_RANGE}"
@@ -137,6 +141,7 @@ def _starts(config: Config) -> dict[str, Timestamp]:
 def _streams_with(api: Api, wanted: StreamConfig) -> set[str]:
     """Return the streams that store subjects of a configuration, if the account may see them."""
     others: set[str] = set()
+    # The names only complete an error. An account that may not list streams gets it without them.
     with contextlib.suppress(JetStreamError):
         for subject in wanted.subjects or (wanted.name,):
             request = {"subject": subject}
@@ -164,9 +169,13 @@ def filter_fault(
         return ""
     stored = stream.subjects or [stream.name]
     index = FilterIndex(stored)
+    # The server accepts a filter of subjects that the stream does not store, and never delivers
+    # (`test_filters_that_match_nothing`).
     for filter_ in consumer.filters:
         if index.overlapping(filter_) is not None:
             continue
+        # Messages from before a change of the subjects can still be delivered
+        # (`test_filters_of_streams_that_hold_other_subjects`).
         if not (exists and _holds(api, stream.name, filter_, context)):
             return (
                 f"{shown(filter_)} matches nothing that the stream stores "
@@ -209,9 +218,6 @@ class Asset(Generic[Info]):
 
         ``endpoint`` and ``pedantic`` are those of `send`.
 
-        The server treats ``[]`` and a missing field as different, and refuses the one for the
-        other.
-
         Raises:
             ApiError: It exists with another configuration; the error lists the differences, if the
                 account may look.
@@ -231,8 +237,12 @@ class Asset(Generic[Info]):
         except ApiError as error:
             if not already_exists(error):
                 raise
+            # The server treats [] and a missing field as
+            # different, and refuses the one for the other.
             return self._existing(error, wanted)
         except OptionError as error:
+            # A start time that an existing consumer has already is no new one
+            # (`test_a_start_that_no_server_can_count_is_refused_unless_it_is_there`).
             return self._as_it_is(error, wanted)
         confirm(wanted, info.config, f"{self.what} was created")
         return info
@@ -288,6 +298,8 @@ class Asset(Generic[Info]):
         """
         actual = self._load().config
         wanted, differing = planned(actual, changes, fields, self.what)
+        # One change that the server cannot make refuses all of them: an update replaces the whole
+        # configuration, so nothing is changed by halves.
         refused = [f"{change} ({change.refused})" for change in differing if change.refused]
         if refused:
             raise JetStreamError(f"cannot update {self.what}: {'; '.join(refused)}")
@@ -307,6 +319,7 @@ class Asset(Generic[Info]):
         """
         try:
             info = self._load()
+        # There is none, or the account may not look.
         except (ApiError, PermissionDenied):
             raise refusal from None
         if differences(wanted, info.config):
@@ -320,9 +333,12 @@ class Asset(Generic[Info]):
         """
         try:
             info = self._load()
+        # The account may not look, or another client has
+        # deleted it: the refusal is all that is known.
         except (ApiError, PermissionDenied):
             raise refusal from None
         if changes := _listed(wanted, info.config):
+            # The class and the codes of the server's error stay.
             refusal.args = (f"{refusal}; there -> asked for: {changes}", *refusal.args[1:])
         elif not differences(info.config, wanted):
             return info
@@ -336,6 +352,8 @@ def already_exists(error: ApiError) -> bool:
 
 def confirm(wanted: Model, actual: Model, done: str, *, given_only: bool = False) -> None:
     """Raise `JetStreamError` when the server left out a part of a configuration."""
+    # A server before 2.12 drops fields that it does not know, without an error
+    # (`test_what_a_server_leaves_out_is_said`).
     changes = differences(wanted, actual, given_only=given_only)
     # The server chooses the name of a consumer that has none.
     lost = [str(change) for change in changes if change.field != "name" or change.wanted]

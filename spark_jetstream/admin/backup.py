@@ -87,6 +87,9 @@ def backup(
         JetStreamError: What `Api` raises.
     """
     connection = api.connection
+    # The inbox comes first: chunks may arrive before the reply to the request. Its token is no
+    # wildcard, because the server looks for a subscriber of that one subject, and begins two
+    # seconds later if it sees none.
     with connection.inbox(replies=True, token=_TOKEN) as inbox:
         draft = Draft(Path(file_path("target", target)))
         try:
@@ -97,6 +100,8 @@ def backup(
                     "deliver_subject": f"{inbox.subject}.{_TOKEN}",
                     "no_consumers": not consumers,
                     "jsck": check,
+                    # A chunk is one message of the server, which
+                    # limits it to the client's max_payload.
                     "chunk_size": min(chunk_size, connection.max_payload),
                     "window_size": window_size or None,
                 },
@@ -105,11 +110,14 @@ def backup(
             count = 0
             for data in _chunks(connection, inbox, stream, silence):
                 count += 1
+                # Fed before it is written: bytes that cannot be a backup end it at once.
                 framing.feed(data)
                 draft.write(data)
                 if progress is not None:
                     progress(draft.size, reply.state.bytes)
+            # The server's end proves nothing about bytes lost on the way; the chain of chunks does.
             framing.finish()
+            # backup.json holds the server's reply, in the layout of `nats stream backup`.
             described = reply.model_dump(
                 mode="json",
                 exclude_unset=True,
@@ -128,6 +136,8 @@ def backup(
             )
             draft.complete({META: meta, MANIFEST: indented(manifest.model_dump(mode="json"))})
         finally:
+            # A complete draft has the name of the target, so this removes only one that failed
+            # (`test_a_backup_that_is_disturbed_leaves_nothing`).
             draft.discard()
     return Backup(draft.target, reply, manifest)
 
@@ -146,6 +156,8 @@ def _begin(api: Api, stream: str, fields: dict[str, Any]) -> SnapshotReply:
         )
     except RequestTimeout:
         # In a cluster the leader of the stream answers: nobody does if there is no such stream.
+        # Raises `StreamNotFound` (`test_a_cluster_says_that_a_stream_is_not_there`).
+        # Without an answer the time-out stands.
         with contextlib.suppress(PermissionDenied, RequestTimeout):
             api.ask(jsapi.STREAM_INFO, context=context, stream=stream)
         raise
@@ -157,10 +169,14 @@ def _chunks(connection: Connection, inbox: Inbox, stream: str, silence: float) -
     while True:
         frames = _frames(connection, inbox, stream, silence)
         for index, (head, data) in enumerate(frames.parts()):
+            # A chunk is never empty: this is the end, or the status that ends the backup.
             if not data:
+                # Data that fits into one chunk that is not
+                # full ends with a message without a status.
                 single = count > 0 and not acknowledged
                 _check_end(head, stream, single=single)
                 return
+            # Only the last chunk has no reply subject, so nothing may follow a chunk without one.
             if acknowledged < count:
                 raise BackupError(f"the backup of stream {stream} continues after its last chunk")
             count += 1
@@ -168,6 +184,7 @@ def _chunks(connection: Connection, inbox: Inbox, stream: str, silence: float) -
             # The last chunk has no reply subject if it is not full (server 2.15).
             if subject:
                 _check_place(subject, stream, len(data), count)
+                # At once: the server sends no more than a window of bytes without acknowledgements.
                 inbox.send(b"PUB %s 0\r\n\r\n" % subject.encode())
                 acknowledged += 1
             yield data
@@ -190,6 +207,7 @@ def _frames(connection: Connection, inbox: Inbox, stream: str, silence: float) -
                 subject=subject,
             ) from None
         if event is None:
+            # Raises `ConnectionFailed` if that is why nothing comes.
             connection.check()
             problem = f"the server has sent nothing for {silence:g} s"
             raise BackupError(f"the backup of stream {stream} was broken off: {problem}")
@@ -210,6 +228,7 @@ def _check_place(subject: str, stream: str, size: int, number: int) -> None:
 def _check_end(head: bytes, stream: str, *, single: bool) -> None:
     """Raise `BackupError` unless this ends a backup; that of a ``single`` chunk may end without a status."""
     line = head.partition(b"\r\n")[0].decode("utf-8", "replace").strip()
+    # The first line is NATS/1.0, the code, and a description.
     status = line.split(None, 2)[1:]
     is_end = status[:1] == ["204"]
     may_lack_status = single and not line

@@ -102,6 +102,7 @@ class Manifest(Model):
         """
         given = _object(content, where)
         version = given.get("version")
+        # Before the fields, which a later version may have changed.
         if isinstance(version, int) and version > VERSION:
             raise BackupError(
                 f"{where} has version {version}, and this spark-jetstream knows {VERSION}: a newer one is needed"
@@ -129,6 +130,7 @@ class Framing:
         """Follow the next bytes. Raises `BackupError` where the chain breaks."""
         if len(self._start) < _PEEK:
             self._start += data[: _PEEK - len(self._start)]
+            # Also while fewer bytes than the identifier have come.
             if not _IDENTIFIER.startswith(self._start[: len(_IDENTIFIER)]):
                 raise BackupError(
                     f"damaged backup: {self.where} does not begin like S2-compressed data",
@@ -140,6 +142,7 @@ class Framing:
 
     def _step(self, data: bytes, at: int) -> int:
         """Follow the current chunk, or its head, from ``at`` on; return the number of bytes."""
+        # Inside of a chunk: its content need not be looked at.
         if self._missing:
             count = min(self._missing, len(data) - at)
             self._missing -= count
@@ -156,8 +159,11 @@ class Framing:
 
         Earlier servers sent a tar file. Raises `BackupError` when it is cut off, or is neither.
         """
+        # A whole stream ends where a chunk ends, and has more than the identifier.
         if self._missing or self._head or self.size <= len(_IDENTIFIER):
             raise BackupError(f"damaged backup: {self.where} is cut off at byte {self.size}")
+        # S2 replaces only content that came before, so the first bytes stand in the stream as they
+        # are (`test_compressed_data_tells_what_it_is`).
         archive = _MAGIC in self._start
         if not archive and _OLD_MAGIC not in self._start:
             raise BackupError(
@@ -169,6 +175,8 @@ class Framing:
         """Return the length of the chunk whose head ends at this byte."""
         kind = self._head[0]
         length = int.from_bytes(self._head[1:], "little")
+        # A damaged length would lead into the middle of
+        # another chunk, and from there to any length.
         has_content = kind in (_COMPRESSED, _PLAIN) and _CHECKSUM < length <= _LONGEST
         skippable = _FIRST_SKIPPABLE <= kind <= _LAST_SKIPPABLE
         if not has_content and not skippable:
@@ -208,8 +216,11 @@ class Draft:
                 f"target must be the path of a new backup, not {target}",
                 option="target",
             )
+        # Beside the target, so that `rename` stays on one file system. The random part keeps two
+        # backups of the same target apart.
         self._temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         with _writing(target):
+            # Before the request: a taken target must not be noticed after all of the data.
             _refuse_existing(target)
             target.parent.mkdir(parents=True, exist_ok=True)
             file = self._temporary
@@ -243,6 +254,8 @@ class Draft:
                 self._complete_tar(others)
             else:
                 self._complete_folder(others)
+            # Another program may have made it while the data was received
+            # (`test_what_is_there_is_never_overwritten`).
             _refuse_existing(self.target)
             self._temporary.rename(self.target)
 
@@ -254,6 +267,7 @@ class Draft:
             self._pad(len(content))
         # Two empty blocks end a tar file.
         self._file.write(bytes(2 * _BLOCK))
+        # The header comes last: without it the file is no tar file, so a cut one is never taken.
         self._file.seek(0)
         self._file.write(_header(DATA, self.size))
         _sync_and_close(self._file)
@@ -279,6 +293,7 @@ class Draft:
         if self._single:
             self._temporary.unlink(missing_ok=True)
         else:
+            # Best effort: this runs beside the error that is to be reported.
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
@@ -293,6 +308,7 @@ def draft_folder(target: Path) -> Iterator[Path]:
         _refuse_existing(target)
         _refuse_existing(part)
         part.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # An error in the block keeps the folder: the backups in it are complete.
         yield part
         part.rename(target)
 
@@ -334,6 +350,7 @@ def opened(source: Path) -> Iterator[Saved]:
         manifest = None
         if manifest_file is not None:
             manifest = Manifest.from_json(description, str(source / MANIFEST))
+            # The description is small: it is compared at once, the data in `checked`.
             if hashlib.sha256(meta).hexdigest() != manifest.meta_sha256:
                 raise BackupError(_differs(source / META))
         config, state = _described(meta, str(source / META))
@@ -362,6 +379,7 @@ def _described(content: bytes, where: str) -> tuple[StreamConfig, StreamState]:
     try:
         stream_config = StreamConfig.from_server(config, context)
         return stream_config, StreamState.from_server(state, context)
+    # The models speak of a reply of the server; this is a file.
     except ProtocolError as error:
         raise BackupError(f"damaged backup: {error}") from None
 
@@ -402,6 +420,7 @@ def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     """Open the description, the data and the manifest, each None if it is missing."""
     if source.is_dir():
         return [_folder_file(source, names, stack) for names in NAMES]
+    # To open a FIFO would wait for ever (`test_what_is_no_file_is_refused_and_not_waited_for`).
     if not stat.S_ISREG(source.stat().st_mode):
         raise BackupError(f"cannot read the backup {source}: it is neither a directory nor a file")
     file = stack.enter_context(_TarSource(source))
@@ -411,9 +430,11 @@ def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     except (ValueError, OverflowError, RecursionError) as error:
         # `tarfile` raises these for headers that it does not check.
         raise tarfile.ReadError(str(error)) from None
+    # The headers are read. From here on it is content, of any size.
     file.allowed = None
     folder = _backup_folder(members, source)
     files: list[IO[bytes] | None] = []
+    # The first name counts where a backup has both.
     for names in NAMES:
         paths = [folder / name for name in names]
         member = next((members[path] for path in paths if path in members), None)
@@ -438,6 +459,7 @@ def _plain_members(archive: tarfile.TarFile) -> dict[PurePosixPath, tarfile.TarI
     """Return the files of a tar file, without links, devices and sparse files."""
     members = {}
     for member in archive:
+        # A link may lead anywhere, and a sparse file may claim any size.
         if member.isfile() and not member.issparse():
             members[PurePosixPath(member.name)] = member
     return members
@@ -467,6 +489,8 @@ class _TarSource(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         if self.allowed is not None:
+            # A header may claim to be of any length, or lead back to itself
+            # (`test_crafted_single_files_are_refused`).
             if size is None or not 0 <= size <= self.allowed:
                 raise tarfile.ReadError(f"its headers have more than {_HEADERS:,} bytes")
             self.allowed -= size
@@ -481,13 +505,16 @@ def _header(name: str, size: int) -> bytes:
 
 
 def _sync_and_close(file: IO[bytes]) -> None:
+    # All is on the disk before `rename` gives it the name of a complete backup.
     file.flush()
     os.fsync(file.fileno())
     file.close()
 
 
 def _refuse_existing(target: Path) -> None:
+    # An empty directory may have been made for the backup.
     empty = target.is_dir() and target.suffix != SUFFIX and not any(target.iterdir())
+    # `lexists` also sees a link that leads nowhere.
     if os.path.lexists(target) and not empty:
         raise OptionError(
             f"{target} exists already: choose another target, or remove it",

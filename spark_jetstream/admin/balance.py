@@ -38,6 +38,7 @@ class Balanced:
         """
         groups = {}
         for info in self.infos(*only):
+            # Outside of a cluster there is no other server that could lead.
             if info.cluster:
                 groups[_names(info)] = replicas(info.cluster)
         moves = _moves(groups)
@@ -51,8 +52,11 @@ def _moves(groups: Mapping[Names, Sequence[Replica]]) -> list[LeaderMove]:
     """Return the moves that spread the leaders of groups of replicas evenly over their servers."""
     before = {}
     for names, group in groups.items():
+        # `replicas` puts the leader first. A group without one has an election first.
         if group and group[0].leader:
             before[names] = group[0].server
+    # `leaders` has the planned leader of each group, `led` the number of groups that a server
+    # leads. Each move makes these numbers more even, so the loop ends.
     leaders = dict(before)
     led = Counter(before.values())
     while True:
@@ -75,6 +79,7 @@ def _best_move(
     best: tuple[int, Names, str] = (0, (), "")
     for names, leader in leaders.items():
         for replica in groups[names]:
+            # A server whose replica is behind cannot take over.
             if replica.current and not replica.offline:
                 gain = led[leader] - led[replica.server]
                 best = max(best, (gain, names, replica.server))

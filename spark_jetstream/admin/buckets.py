@@ -40,6 +40,7 @@ class Buckets(ABC, Generic[C, B]):
     def names(self) -> Iterator[str]:
         """Return the names of all buckets, sorted, page by page."""
         for name in self._streams.names():
+            # STREAM.NAMES takes a subject, and no prefix of names. A mirror has no subjects.
             if name.startswith(self._kind.prefix):
                 yield name.removeprefix(self._kind.prefix)
 
@@ -92,6 +93,8 @@ class Buckets(ABC, Generic[C, B]):
         wanted = self._wanted(bucket, config, fields)
         what = f"bucket {bucket}"
         info = self._streams.load_or_create(wanted, any_config=True)
+        # Fields that clients set differently do not count
+        # (`test_a_bucket_of_another_client_is_loaded`).
         compared = StreamConfig.parse(
             {name: value for name, value in wanted.items() if name not in self._free},
             what,
@@ -151,6 +154,8 @@ class Buckets(ABC, Generic[C, B]):
         name = self._kind.name(bucket)
         wanted = parse_user(self._config, config, fields, f"bucket {name}")
         stream = f"{self._kind.prefix}{name}"
+        # A full bucket refuses new messages. A purge of a key, and each
+        # meta message, rolls up its subject (ADR-8, ADR-20).
         return {
             **self._new(name, wanted),
             "name": stream,

@@ -113,6 +113,8 @@ class Account:
         """
         try:
             return sorted(self._reports(), key=lambda report: report.server.name)
+        # Only the system account reaches servers at that subject. Another account gets the INFO of
+        # the server that it is connected to.
         except (NoResponders, PermissionDenied):
             own = self.connected()
             server = {
@@ -133,8 +135,11 @@ class Account:
             while answered < known:
                 frames = inbox.get(deadline.left)
                 if not isinstance(frames, Frames):
+                    # The time is over: the servers that have answered are the result.
                     return
                 for header, reply in frames.parts():
+                    # A server replies without headers. The status
+                    # 503 (nobody listens) has a header block.
                     if header:
                         raise NoResponders(
                             f"cannot {context}: the account is not the system account",
@@ -143,6 +148,7 @@ class Account:
                     report = ServerReport.from_server(body, context)
                     yield report
                     answered += 1
+                    # A server may know of more servers than those that have answered.
                     if report.statsz:
                         known = max(known, report.statsz.active_servers)
 
@@ -171,14 +177,18 @@ class Account:
                 except StreamNotFound:
                     # It was deleted since the list was read.
                     continue
+                # Without a connection no other stream can be saved either.
                 except ConnectionFailed:
                     raise
+                # A stream without a leader must not keep those after it from being saved, in every
+                # run (`test_a_stream_that_cannot_be_saved_does_not_keep_others_from_it`).
                 except JetStreamError as error:
                     failures.append(error)
             if len(failures) > 1:
                 raise BackupError("; ".join(map(str, failures))) from failures[0]
             if failures:
                 raise failures[0]
+        # The paths still lead into the draft, which has the name of the target now.
         return [replace(made, path=path / made.path.name) for made in saved]
 
     def restore(
@@ -202,6 +212,7 @@ class Account:
         streams = Streams(self._api)
         folder = Path(file_path("source", source))
         saved = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        # The names in the backups count: all of them are read before the first stream is created.
         names = {saved_name(path) for path in saved}
         existing = names.intersection(streams.names())
         if existing:
@@ -250,6 +261,7 @@ class JetStreamAdmin:
         Raises `OptionError` for an unknown option, and for a value that is not possible.
         """
         given = hidden(options)
+        # `hidden` joins a list to one text: which options were lists must be known before.
         lists = _lists(options)
         # A traceback with local variables would show the options.
         del options
@@ -320,8 +332,11 @@ class JetStreamAdmin:
         if "context" in given:
             values = hidden(context_options(given["context"]))
             chosen = given_options(values, ConnectionOptions.specs)
+        # An option that is named here must not act on the server, or with the login, that some
+        # variable names: `beside` drops the variables that it replaces.
         inherited = beside({**chosen, **given}, hidden(environment_options(os.environ)))
         origins = {option: f"the environment, {variable}" for variable, option in PLAIN.items()}
+        # As in the nats command, NATS_CONTEXT counts before the selected context.
         if "context" not in given and "context" not in inherited:
             selected = selected_context()
             if selected is not None:
@@ -330,6 +345,7 @@ class JetStreamAdmin:
         try:
             return cls(**{**inherited, **given})
         except OptionError as error:
+            # The caller has given the option: the error needs no origin.
             if error.option not in inherited:
                 raise
             origin = origins.get(error.option or "", "the environment, NATS_*")
@@ -449,6 +465,8 @@ class JetStreamAdmin:
             PlanOutdated: Another client changed a stream or consumer after the plan was made.
             JetStreamError: A step is refused, or the server is too old for one: nothing was done.
         """
+        # All steps are checked before the first one is
+        # sent: an old server leaves no plan half done.
         for step in plan.steps:
             if step.action in ("create", "update"):
                 self._api.need_for(step.target, f"{step.action} {step.what}")
@@ -459,6 +477,7 @@ class JetStreamAdmin:
 
         Raises `StreamNotFound`.
         """
+        # The server removes other consumers when they are unused.
         durable = [info.config for info in self.consumers.infos(stream) if info.config.durable_name]
         return description(self.streams.load(stream).config, durable, readable=readable)
 
@@ -489,6 +508,7 @@ class CommandAdmin(JetStreamAdmin):
 
     @staticmethod
     def _connect(options: ConnectionOptions) -> Connection:
+        # A user waits for the command. It ends once the ports of all named servers have refused.
         return connect_at_once(options)
 
 
@@ -507,6 +527,7 @@ def _own(options: Mapping[str, SecretStr | None], lists: tuple[str, ...]) -> dic
             hint = did_you_mean(name.replace("_", ""), _NAMES.values())
             raise OptionError(f"there is no option {name}{hint}", option=name)
         option = _NAMES[name.lower()]
+        # Only servers are written as a list; any other list would be read as one joined text.
         if name in lists and option != "servers":
             raise OptionError(f"option {option} must be a single value, not a list", option=option)
     return given_options(options, ConnectionOptions.specs)

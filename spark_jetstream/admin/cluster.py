@@ -36,12 +36,15 @@ class Cluster:
 
         An unknown account is no error.
         """
+        # The account is a token of the subject: a dot would make it another request
+        # (`test_an_account_that_would_be_another_subject`).
         name = checked(Prefix(1), "account", account)
         self._ask(jsapi.ACCOUNT_PURGE, {}, f"delete the streams of account {name}", account=name)
 
     def _ask(self, endpoint: Endpoint, body: Body, context: str, **names: str) -> None:
         try:
             self._api.ask(endpoint, body, context=context, **names)
+        # A server does not even refuse a request of another account.
         except RequestTimeout as error:
             raise RequestTimeout(
                 f"{error}; a server only answers the system account of a cluster",

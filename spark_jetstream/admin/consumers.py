@@ -122,6 +122,7 @@ class Consumers(Balanced):
 
         Raises `OptionError` for a criterion that is not possible; what `infos` raises.
         """
+        # The server cannot search by these criteria: all consumers are read, and compared here.
         return filter(ConsumerQuery.parse(criteria, "find consumers").matches, self.infos(stream))
 
     def load(self, stream: str, name: str) -> ConsumerInfo:
@@ -193,6 +194,7 @@ class Consumers(Balanced):
         endpoint = None
         if durable_form:
             endpoint = jsapi.CONSUMER_CREATE_DURABLE
+        # The other forms of the subject end with a name. Here the server chooses one.
         elif not own:
             endpoint = jsapi.CONSUMER_CREATE
         if not any_filter:
@@ -261,7 +263,9 @@ class Consumers(Balanced):
         """
 
         def check(wanted: ConsumerConfig, actual: ConsumerConfig, context: str) -> None:
+            # Filters that the consumer has already are no reason to refuse another change.
             if set(wanted.filters) != set(actual.filters):
+                # Without a name: that the consumer exists does not excuse its new filters.
                 self._check_filters(stream, "", wanted, context)
 
         asset = self._asset(stream, name)
@@ -279,6 +283,8 @@ class Consumers(Balanced):
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)
         config = info.config
+        # With the marks of a Spark query the copy would count as a consumer that has held messages
+        # for that query, and a loss on an interest stream would go unreported.
         new = {
             "name": new_name,
             "durable_name": new_name if config.durable_name else None,
@@ -317,6 +323,7 @@ class Consumers(Balanced):
         """
         context = f"pause {_what(stream, name)}"
         end = _duration_or_time(until)
+        # The server compares the end with its own clock.
         now = self.load(stream, name).ts.nanoseconds
         if isinstance(end, Timestamp):
             time = end
@@ -325,6 +332,7 @@ class Consumers(Balanced):
         else:
             raise _no_end(until)
         past = f"cannot {context} until {time}: that is past by the server's clock"
+        # To the server a past time is a request to resume (`test_pause_and_resume`).
         if time.nanoseconds <= now:
             raise JetStreamError(f"{past}; nothing was changed")
         reply = self._api.reply(
@@ -343,6 +351,7 @@ class Consumers(Balanced):
     def resume(self, stream: str, name: str) -> PauseReply:
         """Let a paused consumer deliver again. Raises `JetStreamError` before server 2.11."""
         context = f"resume {_what(stream, name)}"
+        # A request without a time resumes.
         return self._api.reply(
             PauseReply,
             jsapi.CONSUMER_PAUSE,
@@ -466,9 +475,11 @@ class Consumers(Balanced):
         info = self.load(stream, name)
         consumer = _what(stream, name)
         check_can_serve(info, request, consumer)
+        # The server would send no answer at all before a message is acknowledged.
         if not request.expires and waits_for_acks(info):
             return []
         messages = Pull(self._api.connection, info, request).run()
+        # A consumer with ack_policy none does not listen for acknowledgements (status 503).
         if ack == "none" or info.config.ack_policy == "none":
             return messages
         return self._settle_all(messages, ack, consumer)
@@ -519,6 +530,7 @@ class Consumers(Balanced):
             Backoff(at_once=True),
             doing,
         )
+        # None is a sign of life, which only the loop of outages needs.
         return (message for message in messages if message is not None)
 
     def ack(self, message: DeliveredMessage | str) -> None:
@@ -541,6 +553,7 @@ class Consumers(Balanced):
         nanoseconds = jsapi.nanoseconds(checked(Seconds("0s", "3650d"), "delay", delay))
         answer = b"-NAK"
         if nanoseconds:
+            # The server reads JSON, with the delay in nanoseconds, behind the word.
             answer += b" " + jsapi.request_body(delay=nanoseconds)
         self._settle(message, answer)
 
@@ -589,6 +602,8 @@ class Consumers(Balanced):
         ack = parse_ack(reply)
         message_text = f"message {ack.stream_seq} of stream {ack.stream}"
         context = f"acknowledge {message_text} to consumer {ack.consumer}"
+        # The reply subject is sent as the server wrote it. It has two forms (9 tokens; 11 and more
+        # with the feature flag js_ack_fc_v2 of nats-server), and is never built here.
         try:
             self._api.connection.request(reply, answer, context=context)
         except NoResponders as error:
@@ -627,6 +642,7 @@ class Consumers(Balanced):
         with contextlib.suppress(PermissionDenied, NoResponders):
             info = self._api.reply(StreamInfo, jsapi.STREAM_INFO, context=context, stream=stream)
             fault = filter_fault(self._api, info.config, wanted, context)
+            # `create` returns an existing consumer of the same configuration.
             if fault and not (name and self._exists(stream, name)):
                 raise OptionError(f"cannot {context}: {fault}")
 
@@ -640,6 +656,7 @@ class Consumers(Balanced):
 def _duration_or_time(until: Any) -> Nanoseconds | Timestamp:
     """Return the end of a pause as it was given. Raises `OptionError`."""
     if isinstance(until, (str, dt.timedelta)):
+        # A text that is no duration, such as an RFC 3339 time, is read as a time below.
         with contextlib.suppress(ValueError):
             return Nanoseconds.of(until)
     try:

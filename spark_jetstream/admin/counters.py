@@ -69,8 +69,11 @@ class Counters:
         """
         filters = tuple(map(subject_filter, subjects))
         info = self._streams.load(self._stream(filters or (">",), stream))
+        # Each subject is a counter, and its last message has the value.
         part = TablePart(info.config.name, info.created, filters)
         for messages in read_table(self._api.connect, part, settings(self._api), LABEL):
+            # Five columns with an item for each message;
+            # sequences and times (nanoseconds) are int64.
             rows = zip(
                 messages.subjects().to_pylist(),
                 messages.headers().to_pylist(),
@@ -92,13 +95,18 @@ class Counters:
         if another stream than ``stream`` has counted, if the server is older than 2.12 or has
         stored the message and counted nothing, and what `JetStreamAdmin.publish` raises.
         """
+        # Any number of digits: the server adds up integers of any size (ADR-49).
         if isinstance(value, bool) or not re.fullmatch("[+-]?[0-9]+", str(value)):
             raise OptionError(f"value must be an integer, not {shown(value)}")
         context = f"add to the counter {subject}"
+        # A server before 2.12 ignores the header, and stores an empty message
+        # (`test_a_server_that_does_not_count_is_noticed`).
         self._api.need(COUNTERS.level, context)
         ack = publish(self._api, subject, b"", {INCREMENT: str(value)})
+        # Checked afterwards: the server refuses an increment with a header that names the stream.
         if stream is not None:
             check_place(ack, self._api.connection.prefix, context, stream)
+        # The account may not ask for the level, or the stream counts nothing.
         if not ack.val:
             raise JetStreamError(
                 f"cannot {context}: stream {ack.stream} has stored it (sequence {ack.seq}), "
@@ -110,6 +118,8 @@ class Counters:
         if stream is not None:
             return stream_name(stream)
         names: set[str] = set()
+        # All subjects are looked at, so that no counter of another stream is missing without a word
+        # (`test_counters_of_several_streams_are_not_listed_in_part`).
         for subject in subjects:
             names.update(self._streams.names(subject))
         if len(names) == 1:

@@ -73,6 +73,7 @@ class Receiver:
     def attempt(self, patience: Deadline) -> Iterator[DeliveredMessage | None]:
         """Yield the messages of one subscription, and None at each sign of life."""
         connection = self._api.connect(patience.left)
+        # The consumer is asked for anew in each attempt: its deliver_subject may be another one.
         config = self._load().config
         quiet = Deadline(self._idle)
         with connection.subscribe(*_subscription_of(config)) as inbox:
@@ -83,6 +84,8 @@ class Receiver:
                     yield None
                 if not isinstance(frames, Frames):
                     continue
+                # Frame by frame, since a flow control request is
+                # answered when all messages before it were taken.
                 for at in range(len(frames)):
                     frame = frames[at : at + 1]
                     message = self._delivered(frame, config)
@@ -91,6 +94,7 @@ class Receiver:
                         quiet = Deadline(self._idle)
                     elif self._take_status(connection, inbox, frame, config):
                         yield None
+        # `through_outages` takes a reader that has reached its end for complete.
         self.next = self.part.end
 
     def failed(self, error: JetStreamError) -> bool:
@@ -107,6 +111,7 @@ class Receiver:
 
         Raises `ConsumerLost` if the consumer does not deliver to this subscription any more.
         """
+        # A lost connection raises `ConnectionFailed` here: the consumer need not be asked.
         connection.check()
         now = self._load().config
         # These messages may not be delivered again: they come before any doubt.
@@ -115,6 +120,7 @@ class Receiver:
             return frames
         if _subscription_of(now) != _subscription_of(config):
             raise ConsumerLost("the consumer delivers to another subject or group now")
+        # Without heartbeats silence means nothing: there may be no message.
         if _heartbeat(config):
             silence = _longest_silence(config)
             raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
@@ -122,6 +128,8 @@ class Receiver:
 
     def _delivered(self, frame: Frames, config: ConsumerConfig) -> DeliveredMessage | None:
         """Return the message in a frame; None if it is a status."""
+        # Anybody may publish at the deliver_subject, and a message without the subject of an
+        # acknowledgement is not the consumer's (`test_what_others_publish_there`).
         if not frame.reply_subject(0).startswith(ack_subject.PREFIX):
             return None
         (message,) = delivered_messages(frame, self.part.stream)
@@ -138,13 +146,18 @@ class Receiver:
     ) -> bool:
         """Answer a flow control request; return whether the frame is a sign of life."""
         status = parse_status(next(frame.parts())[0])
+        # 100 is a heartbeat or a flow control request (nats-server).
         if status is None or status.code != 100:
             return False
         # A heartbeat names a flow control request that nobody has answered yet.
         request = frame.reply_subject(0) or status.headers.get("Nats-Consumer-Stalled", "")
         if request.startswith(_FLOW_CONTROL):
+            # If the account may not publish the answer, the
+            # refusal names this subject, and fails the inbox.
             inbox.answered = request
             connection.post(request)
+        # A heartbeat names the last delivery, so one that was lost is noticed without a next
+        # message (`test_deliveries_that_are_missing`).
         last = whole_number(status.headers.get("Nats-Last-Consumer", ""))
         if last:
             self._note_delivery(last, last, config)
@@ -179,6 +192,7 @@ def _heartbeat(config: ConsumerConfig) -> float:
 
 def _longest_silence(config: ConsumerConfig) -> float:
     """Return after how many seconds without a message the consumer is checked."""
+    # ADR-37: two missing heartbeats are a fault. One second is added for the way.
     heartbeat = _heartbeat(config)
     return 2 * heartbeat + 1 if heartbeat else _SILENCE
 

@@ -34,6 +34,7 @@ from spark_jetstream.protocol.units import shown
 _CONSUMERS = "consumers"
 _FIELDS = {*StreamConfig.model_fields, _CONSUMERS}
 _YAML = (".yaml", ".yml")
+# The tag that YAML gives to a text that looks like a time.
 _YAML_TIME = "tag:yaml.org,2002:timestamp"
 
 
@@ -63,6 +64,7 @@ def read_wanted(
             documents = file_content(where, where)
         for wanted in wanted_in(documents, where, newer=newer):
             name = wanted.stream.name
+            # Only one of two descriptions of a stream could count.
             if name in streams:
                 _, before = streams[name]
                 raise OptionError(f"{where}: stream {name} is described in {before} already")
@@ -87,6 +89,7 @@ def description(
 
 def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
     """Return the fields that do not have their default, as text that people read."""
+    # With the marks of a former run of a Spark query, a description would end the running one.
     own = config.model_copy(update={"metadata": config.own_metadata})
     default = set()
     for name, field in type(config).model_fields.items():
@@ -122,6 +125,7 @@ def json_document(text: str, what: str) -> Any:
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
+        # Python's reader keeps the last of two values of a key, and drops the other one.
         if len(value) != len(pairs):
             counts = Counter(name for name, _ in pairs)
             twice = next(name for name, count in counts.items() if count > 1)
@@ -135,6 +139,7 @@ def json_document(text: str, what: str) -> Any:
         problem = f"{reason} in line {error.lineno}, column {error.colno}"
     except RecursionError:
         problem = "it is nested too deeply"
+    # `OptionError` is a `ValueError`, so it comes before that.
     except OptionError:
         raise
     except ValueError:  # for a number with thousands of digits
@@ -152,6 +157,7 @@ def yaml_documents(text: str, what: str) -> list[Any]:
         return _constructed(yaml.SafeLoader(text), what)
     except yaml.YAMLError as error:
         problem = _yaml_problem(error)
+    # `OptionError` is a `ValueError`, so it comes before that.
     except OptionError:
         raise
     except (RecursionError, ValueError, LookupError, AttributeError):
@@ -170,6 +176,7 @@ def _constructed(loader: Any, what: str) -> list[Any]:
     documents = []
     while loader.check_node():
         node = loader.get_node()
+        # Before PyYAML makes a `dict` of the node, which keeps one of two values.
         twice = next(_twice(node, set()), None)
         if twice is not None:
             name, line = twice
@@ -210,6 +217,7 @@ def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
 
     ``seen`` has the ids of the nodes that were visited.
     """
+    # An alias is the node that it names, and may lead back to itself.
     if id(node) in seen or not isinstance(node.value, list):
         return
     seen.add(id(node))
@@ -289,6 +297,7 @@ def _wanted(
     newer: Callable[[], bool] | None,
 ) -> Wanted:
     """Return a described stream and its consumers; ``name`` is for one without a name."""
+    # The output of `stream info --json` has the configuration in it.
     config = own_configuration(described)
     fields = dict(config)
     fields.pop(_CONSUMERS, None)
@@ -334,6 +343,8 @@ def _wanted_consumer(
         )
     consumer = ConsumerConfig.parse(own_configuration(described), where, newer)
     named = consumer.name or consumer.durable_name
+    # The server removes an unused consumer without a durable name after
+    # five seconds, unless it has another inactive_threshold.
     lasting = consumer.durable_name or (named and consumer.inactive_threshold)
     if not lasting:
         raise OptionError(

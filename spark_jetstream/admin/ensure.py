@@ -61,6 +61,8 @@ def ensure_streams(
         PermissionDenied: The account lacks a permission; the error lists all that the option needs.
         JetStreamError: What ``connect`` and `Api` raise.
     """
+    # Spark makes a writer for each micro-batch. Each would ask the server
+    # (`test_a_query_that_writes_asks_once_a_minute`).
     done = _ensured.get(ensure) if remembered else None
     if done is not None and time.monotonic() - done < _VALID:
         return
@@ -74,11 +76,13 @@ def ensure_streams(
             lambda connection: _attempt(Api(options, connection), wanted, ensure),
         )
     except PermissionDenied as error:
+        # The account may not subscribe to its inbox, which permissions of the option do not cure.
         if (error.subject or "").startswith(f"{options.inbox_prefix}."):
             raise
         raise PermissionDenied(
             f"{error}; option {OPTION} needs {_subjects(ensure, wanted)}", subject=error.subject
         ) from None
+    # Only success is remembered.
     _ensured[ensure] = time.monotonic()
 
 
@@ -105,6 +109,7 @@ def _described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted,
         source = f", file {shown(text)}" if os.path.isfile(path) else " (neither JSON nor a file)"
         what = f"{what}{source}"
         documents = file_content(path, what)
+    # The only stream of option `stream` needs no name in its description.
     name = ensure.streams[0] if len(ensure.streams) == 1 else None
     wanted = wanted_in(documents, what, name)
     for description in wanted:
@@ -119,6 +124,7 @@ def _described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted,
 
 
 def _attempt(api: Api, wanted: tuple[Wanted, ...], ensure: Ensure) -> None:
+    # given_only: fields that the description does not name stay as they are.
     plan = make_plan(api, wanted, given_only=True, note=_NOTE)
     conflicts = [step for step in plan.steps if step.action in ("update", "refused")]
     if conflicts:
@@ -147,6 +153,7 @@ def _resolved(plan: Plan, conflicts: list[Step], on_conflict: OnConflict) -> Pla
             OPTION,
             _differing(step),
         )
+    # Only streams that do not exist are left.
     creations = tuple(step for step in plan.steps if step.action == "create")
     return Plan(creations, given_only=True)
 
@@ -161,6 +168,7 @@ def _conflict(step: Step) -> str:
             f"{problem}; which cannot be changed ({listed}): change the description, or set "
             "ensureStreamOnConflict to ignore"
         )
+    # The server can make these changes.
     advice = "change the description, or set ensureStreamOnConflict to update or ignore"
     risks = [f"{change.field}: {change.risk}" for change in step.differences if change.risk]
     warning = f" (with update: {', '.join(risks)})" if risks else ""

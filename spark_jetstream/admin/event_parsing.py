@@ -33,7 +33,7 @@ _OF_CONSUMERS = (
 
 
 def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event:
-    """Return the event of a message. It never raises: no message may end a watch.
+    """Return the event of a message. It never raises.
 
     The class is that of the event's type, `Event` for a type that is not known, and `UnknownEvent`
     for a message that is not an event; its ``timestamp`` is ``received``.
@@ -43,6 +43,8 @@ def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event
         kind = body.get("type")
         model = EVENT_TYPES.get(kind, Event) if isinstance(kind, str) else Event
         event = model.from_server(body, f"read an event on {subject}")
+    # Any client may publish at these subjects, and no message may end a watch
+    # (`test_what_is_no_event_does_not_end_a_watch`).
     except (ValueError, ProtocolError) as error:
         # The text of a `ValueError` of `json_object` lacks its subject.
         reason = f"it {error}" if isinstance(error, ValueError) else str(error)
@@ -103,6 +105,7 @@ def event_subjects(
 
 def _default_templates(stream: str | None, consumer: str | None) -> list[str]:
     """Return the subjects of all events that name the stream and the consumer, if given."""
+    # Only subjects of consumers end with the names of stream and consumer.
     if consumer is not None:
         return list(_OF_CONSUMERS)
     if stream is not None:
@@ -156,6 +159,7 @@ def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
             raise OptionError(f"{wanted.__name__} is not a kind of event that a server sends")
         return _subjects_of(wanted)
     model = EVENT_TYPES.get(wanted)
+    # No kind has a dot in its name.
     if model is None and "." in wanted:
         return (_users_subject(wanted, prefix),)
     model = model or KINDS.get(wanted.strip().lower())
@@ -172,6 +176,7 @@ def _users_subject(wanted: str, prefix: str) -> str:
     problem = subject_fault(wanted)
     if problem:
         raise OptionError(f"in {shown(wanted)} {problem}")
+    # Nothing would ever come on another subject.
     if not wanted.startswith((f"{prefix}.", f"{_ADVISORIES}.", f"{_METRICS}.", _SYSTEM)):
         raise OptionError(
             f"events are published below {prefix}.{_ADVISORIES} and {prefix}.{_METRICS}, "
@@ -181,6 +186,7 @@ def _users_subject(wanted: str, prefix: str) -> str:
 
 
 def _subjects_of(model: type[Event]) -> tuple[str, ...]:
+    # The latency of a service: the export of the account says on which subject it is published.
     if not model.SUBJECTS:
         raise OptionError(
             f"{model.__name__} is published on the subject that its export names, such as "
@@ -194,6 +200,8 @@ def _without_overlap(subjects: list[str]) -> tuple[str, ...]:
 
     Raises `OptionError` for two that overlap without one covering the other.
     """
+    # The server sends a message once for each subscription:
+    # with two that overlap it would come twice.
     kept: list[str] = []
     for subject in subjects:
         shared = {other: common_subjects(other, subject) for other in kept}

@@ -49,6 +49,8 @@ class EventTemplate(string.Formatter):
             for _, name, form, _ in self.parse(text):
                 if name == "" or "{" in (form or ""):
                     raise ValueError("a field has no name, or another field in its format")
+            # Every field is empty here: a format that is not
+            # possible fails now, not at the first event.
             self.vformat(text, (), {})
         except ValueError as error:
             problem = f"template {text!r} is not possible: {error}"
@@ -98,6 +100,7 @@ def cloud_event(event: Event) -> dict[str, Any]:
         cloud["subject"] = event.published_on
     if not event.timestamp.never:
         cloud["time"] = str(event.timestamp)
+    # CloudEvents 1.0: `data` is JSON, and bytes that are none go into `data_base64`.
     if isinstance(event, UnknownEvent):
         cloud["datacontenttype"] = "application/octet-stream"
         cloud["data_base64"] = base64.b64encode(event.data).decode()

@@ -66,6 +66,7 @@ class Events:
             prefix=PREFIX if prefix is None else subject_filter(prefix, literal=True),
         )
         if prefix is None:
+            # Events of another account need no JetStream in this one.
             self._need_jetstream()
         return Subscription(self._api, subjects, _event, timeout, count)
 
@@ -77,6 +78,7 @@ class Events:
         connection = self._api.connection
         context = "listen to events"
         seconds = connection.timing.sign_of_life
+        # Without JetStream no event ever comes, and a watch would wait for ever.
         try:
             connection.ask(
                 jsapi.subject(connection.prefix, jsapi.ACCOUNT_INFO),
@@ -91,6 +93,7 @@ class Events:
                 connection.request(_SYSTEM, b"", context=context, timeout=seconds)
                 return
             raise
+        # An account that may not ask listens all the same.
         except (ApiError, PermissionDenied, RequestTimeout):
             pass
 

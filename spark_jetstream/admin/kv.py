@@ -132,8 +132,10 @@ class Bucket:
         except MessageNotFound:
             raise self._missing(key, wanted, problem) from None
         entry = entry_of(self.name, message)
+        # A revision is a sequence of the stream, which any key may have.
         if entry.key != key:
             raise self._missing(key, wanted, f"that is a revision of key {entry.key}")
+        # ADR-8: a deletion is a message of the key, so the key has a last message without a value.
         if not entry.live:
             done = "deleted" if entry.operation == "DELETE" else "purged"
             raise self._missing(
@@ -177,6 +179,9 @@ class Bucket:
         Raises `KeyNotFound` if there is none.
         """
         subject = f"{self._place.subjects}.{_key(key)}"
+        # To the end of the stream as a consumer finds it, not as it was at the first look: a key
+        # that is written in between has no revision before that end if the bucket keeps one
+        # (`test_the_history_of_a_key_that_is_written_meanwhile`).
         messages = watch(self._api, self._stream, [subject], "all", follow=False)
         revisions = [entry_of(self.name, message) for message in messages if message is not None]
         if not revisions:
@@ -249,6 +254,7 @@ class Bucket:
         the bucket. The bucket (of a mirror, its origin) needs ``limit_marker_ttl``; unless its
         ``history`` is 1, ``ttl`` must not be shorter than that.
         """
+        # ADR-8: sequence 0 expects that the subject has no message.
         expected = 0
         headers = self._ttl(ttl)
         for _ in range(_ATTEMPTS):
@@ -258,6 +264,7 @@ class Bucket:
                 refusal = error
             # The latest revision may be a deletion, which the value replaces.
             expected, live = self._last(key)
+            # A value: the key exists. Else the next attempt expects the deletion.
             if live:
                 break
         actual = expected or refusal.found
@@ -296,6 +303,7 @@ class Bucket:
         `WrongRevision`.
         """
         before = self.get(key, revision=revision)
+        # The latest revision where the key is written: a mirror may lag.
         expected = self._last(key)[0] or before.revision
         return self._store(key, before.value, {EXPECTED: str(expected)}, "revert")
 
@@ -309,9 +317,11 @@ class Bucket:
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         age = checked(Span(), "older_than", older_than)
+        # The server's clock: it also gave the marks their times.
         limit = self.status().stream.ts.nanoseconds - age
         origin = self._place.origin
         connection = self._api.connection
+        # A mirror copies its messages, so marks are removed at its origin.
         purge = jsapi.subject(
             origin.api_prefix or connection.prefix,
             jsapi.STREAM_PURGE,
@@ -326,6 +336,7 @@ class Bucket:
                 end += 1
             if end == 1:
                 continue
+            # The server removes messages before `end` (exclusive).
             request = jsapi.purge_request(end, subject)
             reply = connection.api(purge, request, context=context)
             # A mirror keeps the mark that its origin has removed already.
@@ -357,6 +368,7 @@ class Bucket:
         prefix = self._api.connection.prefix
         try:
             config = self.status().stream.config
+        # An account that may only write, or get, need not see the configuration.
         except PermissionDenied as error:
             log.info("%s", error)
             return _Place(Origin.of(self.name, prefix), f"$KV.{self.name}")
@@ -365,6 +377,7 @@ class Bucket:
         keeps_subjects = any(not source.subject_transforms for source in config.sources)
         foreign = mirror is not None or keeps_subjects
         subjects = _ANY if foreign else f"$KV.{self.name}"
+        # Writes go to the origin; reads take the subjects that the messages have here.
         return _Place(Origin.of(self.name, prefix, mirror), subjects)
 
     @functools.cached_property
@@ -383,6 +396,7 @@ class Bucket:
                         prefix=origin.api_prefix,
                     )
                 )
+        # The server then decides alone about a time to live.
         except (PermissionDenied, NoResponders) as error:
             log.info("%s", error)
             return None
@@ -429,6 +443,8 @@ class Bucket:
         """
         origin = self._place.origin
         subject = origin.subject(key)
+        # From the leader (STREAM.MSG.GET): a replica may
+        # lag, and its revision would be refused again.
         message = self._api.requests.call(
             lambda connection: last_message(
                 connection,
@@ -463,6 +479,7 @@ class Bucket:
                 f"ttl must be at least limit_marker_ttl of bucket {info.bucket} "
                 f"({info.limit_marker_ttl}) where it keeps more than one revision, not {shown(ttl)}"
             )
+        # ADR-43 "JetStream Per-Message TTL": less than a second is refused (error 10165).
         return {_TTL: f"{span // _SECOND}s"}
 
     def _store(
@@ -491,6 +508,8 @@ class Bucket:
             ) from error
         except ApiError as error:
             raise self._refusal(error, key, headers, context) from None
+        # Another stream, or one of another domain, may capture the subject, too
+        # (`test_what_another_stream_stores_is_no_success`).
         check_place(ack, origin.api_prefix or connection.prefix, context, origin.stream)
         if ack.duplicate or not ack.seq:
             raise JetStreamError(
@@ -548,6 +567,7 @@ def _ttl_span(ttl: Any) -> Nanoseconds:
     """Return a time to live. Raises `OptionError` for one that a server does not take."""
     try:
         span = Nanoseconds.of(ttl)
+    # 0 is outside of the range, so the error below is raised for a text that is no duration, too.
     except ValueError:
         span = Nanoseconds(0)
     if not _SECOND <= span <= LONGEST_TTL or span % _SECOND:
@@ -590,6 +610,7 @@ def _check_exists(
             connection.ask(subject, b"", context=context, timeout=seconds)
     except StreamNotFound:
         raise
+    # During an election no server answers; the write itself then decides.
     except JetStreamError as error:
         log.info("cannot see whether bucket %s is there: %s", origin.bucket, error)
 
@@ -615,6 +636,7 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
 
     _info = BucketInfo
     _config = BucketConfig
+    # nats-py creates buckets without allow_direct unless it is asked for it.
     _free = ("allow_direct", "mirror_direct")
 
     def bucket(self, name: str) -> Bucket:
@@ -626,7 +648,9 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
         mirror: StreamSource | None = fields["mirror"]
         if mirror is not None:
             fields["mirror_direct"] = self._allows_direct(mirror, name)
+        # A mirror has no subjects: its messages keep those of the origin.
         fields["subjects"] = None if mirror else (f"$KV.{name}.>",)
+        # ADR-8. A key is deleted by a message, never by removing one.
         fields["deny_delete"] = True
         fields["allow_direct"] = True
         return fields
@@ -643,6 +667,7 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
             return self._streams.load(mirror.name).config.allow_direct
 
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        # A server can remove a mirror. The keys would then have the subjects of the former origin.
         if "mirror" in changes and self.load(bucket).mirror is not None:
             raise OptionError(
                 f"bucket {bucket}: mirror cannot change: "

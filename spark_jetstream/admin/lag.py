@@ -99,8 +99,10 @@ def oldest_waiting(messages: Messages, info: ConsumerInfo) -> Timestamp | None:
     behind = info.ack_floor if info.num_ack_pending else info.delivered
     first = behind.stream_seq + 1
     oldest: list[StoredMessage] = []
+    # STREAM.MSG.GET takes one filter, so each filter is a question (`next_by_subj`).
     for subject in info.config.filters or (">",):
-        # The message may go, and the stream with it, after the consumer was listed.
+        # A stream that was deleted meanwhile must not end the list of the other consumers' lags
+        # (`test_lag_of_streams_that_go_meanwhile`).
         with contextlib.suppress(MessageNotFound, StreamNotFound):
             oldest.append(messages.next(info.stream_name, subject, first))
     if not oldest:

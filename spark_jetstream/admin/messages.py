@@ -54,7 +54,9 @@ log = logging.getLogger(__name__)
 _MOST_SUBJECTS = 1024  # of one Direct Get for the last message of each (nats-server)
 _TOO_MANY = 413  # status of a Direct Get that more subjects match
 _ATTEMPTS = 3  # at an answer of which messages were lost
-_ANSWER_BYTES = 8 * 1024 * 1024  # of one answer: the server sends it without flow control
+# The server's own limit of an answer is its max_pending, 64 MiB, sent without flow control. A
+# client that does not keep up counts as a slow consumer, and the server cuts its connection.
+_ANSWER_BYTES = 8 * 1024 * 1024  # of one answer
 _GONE = frozenset({10043, 10057})
 """Error codes of a deletion, for a message that does not exist and for one that must stay."""
 # A name of a header, and the characters that its value cannot have.
@@ -83,6 +85,8 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
         except NoResponders:
             # The account has no JetStream.
             raise
+        # A cluster in an election, or an account without permission,
+        # does not answer. The publish itself then decides.
         except JetStreamError as error:
             log.info("cannot see whether a stream captures %s: %s", subject, error)
             return
@@ -134,10 +138,13 @@ def store(
             # A stream, or another subscriber, got the message.
             look(_LOOK)
             raise
+        # Either no stream captures the subject, or its
+        # stream has no leader: `look` tells them apart.
         except NoResponders:
             look(deadline.within(_LOOK))
             if deadline.expired:
                 raise
+        # The server refused the message, so nothing is stored twice by sending it again.
         except ServerBusy:
             if deadline.expired:
                 raise
@@ -149,6 +156,8 @@ def check_size(connection: Connection, data: bytes, headers: Pairs, context: str
     size = len(data) + (_HEADER_BYTES if headers else 0)
     for name, text in headers:
         size += len(f"{name}: {text}\r\n".encode())
+    # The server closes the connection of a client that sends more, and with it ends the requests of
+    # everything else that shares it.
     if size > connection.max_payload:
         most = f"{connection.max_payload:,} (its max_payload)"
         raise JetStreamError(
@@ -161,6 +170,8 @@ def check_place(ack: PubAck, prefix: str, context: str, stream: str = "") -> Non
 
     A stream of another domain is another one too.
     """
+    # The subject that one publishes to has no domain: streams of two domains may capture it
+    # (`test_a_message_that_another_domain_has_stored`).
     domain = _DOMAIN.fullmatch(prefix)
     other_stream = bool(stream) and ack.stream != stream
     other_domain = domain is not None and ack.domain != domain[1]
@@ -272,6 +283,9 @@ class Messages:
         context = f"get the first {subject} since {start} of"
         self._api.need(MESSAGES_SINCE.level, f"{context} stream {stream}")
         request = jsapi.request_body(start_time=start, next_by_subj=subject_filter(subject))
+        # A server before 2.12 answers start_time with a wrong message in a stream with missing
+        # sequences
+        # (`test_a_server_before_2_12_is_not_asked_which_message_is_the_first_since_a_time`).
         if not self._finds_times():
             _, found = self._search(stream, start, subject, direct)
             if found is None:
@@ -302,6 +316,7 @@ class Messages:
         if time is not None and not self._finds_times():
             # The sequence stands for the time, which this server would read otherwise.
             end, _ = self._search(stream, limit["up_to_time"], ">", direct=True)
+            # Nothing was stored before that time.
             if end == 1:
                 return []
             limit = {"up_to_seq": end - 1}
@@ -311,6 +326,8 @@ class Messages:
         self, stream: str, filters: list[str], limit: dict[str, Any], context: str
     ) -> list[StoredMessage]:
         """Return the last messages; ask again when messages of an answer were lost."""
+        # The server sends an answer without flow control, and does not repeat lost messages
+        # (`test_an_answer_that_lacks_a_message_is_asked_for_again`).
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(AnswerRejected):
                 return _last_of_each(self._api.connection, stream, filters, limit, context)
@@ -349,6 +366,7 @@ class Messages:
             return
         info = self._streams.load(stream)
         first = max(first, info.state.first_seq)
+        # Messages that are stored from now on are not read: the iteration has an end.
         end = info.state.last_seq + 1
         if first >= end:
             return
@@ -413,6 +431,7 @@ class Messages:
         low = high = 1
         late = peek(high)
         while late is not None and late[1] < start.nanoseconds:
+            # All messages up to this one are too old.
             low = late[0] + 1
             high = 2 * late[0]
             late = peek(high)
@@ -441,6 +460,7 @@ class Messages:
     ) -> StoredMessage:
         connection = self._api.connection
         at = jsapi.subject(connection.prefix, endpoint, stream_name(stream), subject=subject)
+        # A message has no reply subject here, by which an inbox tells messages from statuses.
         with connection.inbox(whole=True) as inbox:
             inbox.publish(at, request, 1)
             [(block, data)] = receive(connection, inbox, context).parts()
@@ -545,6 +565,8 @@ def _last_of_each(
             inbox.publish(subject, body, 1)
             answer, end = _answer(connection, inbox, context)
             messages += answer
+            # Nothing matches any more. A batch that finds
+            # nothing ends with 404, without an end of batch.
             if end.code == jsapi.NOT_FOUND and not answer:
                 return messages
             if end.code != jsapi.END_OF_BATCH:
@@ -553,6 +575,7 @@ def _last_of_each(
                 raise ProtocolError(
                     f"cannot {context}: the end of the answer does not say how far it goes",
                 )
+            # A server that says that more is pending, and sends nothing, would be asked for ever.
             if not end.pending or not answer:
                 return messages
             # The next request asks for the rest as of the same moment.
@@ -574,6 +597,8 @@ def _answer(
     while True:
         for part in read_answers(receive(connection, inbox, context), inbox.subject):
             if isinstance(part, EndOfBatch):
+                # The end names the last message, so a message
+                # that is lost just before it is noticed, too.
                 if part.code == jsapi.END_OF_BATCH and (part.last or 0) != last:
                     raise lost
                 return messages, part
@@ -586,7 +611,8 @@ def _answer(
 
 def _continues(part: DirectBatch, last: int) -> bool:
     """Return whether no message is missing after sequence ``last``, nor between those of a part."""
-    # Each message names the sequence of the message before it.
+    # `sequences` has the sequence of each message, `previous` that of the message which the server
+    # sent before it (Nats-Last-Sequence); 0 before the first one of an answer.
     first = int(part.previous[0])
     gaps = part.previous[1:] != part.sequences[:-1]
     return first == last and not gaps.any()
@@ -601,6 +627,7 @@ def _refusal(stream: str, code: int, description: str, context: str) -> JetStrea
             err_code=0,
             description=description,
         )
+    # No server listens at the subject of a stream that does not exist, or lacks allow_direct.
     if code == jsapi.NO_RESPONDERS:
         return NoResponders(
             f"cannot {context}: nobody answers direct gets of stream {stream}: "

@@ -54,6 +54,7 @@ def new_object(name: str, data: Data, progress: Progress | None = None, **fields
         source.seek(start)
 
     def parts(size: int) -> Iterator[bytes | memoryview]:
+        # A second attempt reads from where the first one began.
         if repeatable:
             source.seek(start)
         done = 0
@@ -70,6 +71,7 @@ def new_object(name: str, data: Data, progress: Progress | None = None, **fields
 def _pieces(file: Any, size: int) -> Iterator[Any]:
     while True:
         piece = file.read(size)
+        # A file in non-blocking mode returns None where it has no content yet.
         if piece is None:
             raise _wrong("a file that does not wait for its content")
         if not len(piece):
@@ -83,12 +85,14 @@ def _regular(pieces: Iterable[Any], size: int) -> Iterator[bytes | memoryview]:
     for piece in pieces:
         if not isinstance(piece, (bytes, bytearray, memoryview)):
             raise _wrong(f"made of {type(piece).__name__}")
+        # The usual case, pieces of a file: they go out as they are, without a copy.
         if not kept and len(piece) == size and isinstance(piece, bytes):
             yield piece
             continue
         kept += piece
         # All whole pieces go out; the rest waits for the next ones.
         whole = len(kept) - len(kept) % size
+        # A copy, because `kept` cannot shrink while a view of its memory exists.
         yield from chunks(memoryview(bytes(kept[:whole])), size)
         del kept[:whole]
     if kept:
@@ -109,6 +113,7 @@ def refuse_existing(target: Path, overwrite: bool) -> None:
                 f"{target} exists already, and is not a file: choose another path",
                 option="path",
             )
+        # `lexists` also sees a link that leads nowhere.
         if os.path.lexists(target) and not overwrite:
             raise OptionError(
                 f"{target} exists already: choose another file, or set overwrite",
@@ -120,6 +125,7 @@ def permissions(target: Path) -> int | None:
     """Return the permissions of an existing file; None without one, and for a link, which is replaced itself."""
     try:
         mode = target.lstat().st_mode
+    # There is no file, or a path with NUL, which has its error where the file is opened.
     except (OSError, ValueError):
         return None
     return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None

@@ -60,6 +60,7 @@ class ObjectReader:
         """Return the latest meta message of a name, a deletion too; None when there never was one."""
         try:
             with OBJECT_STORE.naming(self.bucket, self._api.nearest):
+                # The leader answers, so this is never an older version of the object.
                 message = Messages(self._api).last(self.stream, meta_subject(self.origin, name))
         except MessageNotFound:
             return None
@@ -81,9 +82,11 @@ class ObjectReader:
         Raises `MessageNotFound` if there is none; ``why`` goes into it.
         """
         newest = self.newest(name)
+        # ADR-20: a deleted object keeps a meta message, marked as deleted.
         if newest is None or newest.meta.deleted:
             reason = why or ("it was deleted" if newest else "")
             more = f": {reason}" if reason else ""
+            # The codes are those of a server that has no message.
             raise MessageNotFound(
                 f"there is no object {name!r} in bucket {self.bucket}{more}",
                 code=404,
@@ -117,6 +120,7 @@ class ObjectReader:
         holder = listed
         if listed.meta.link is not None:
             bucket, target = listed.meta.link
+            # ADR-20: a link without a name leads to a whole bucket.
             if not target:
                 link = f"{self._what(name)} is a link to the whole bucket {bucket}"
                 raise JetStreamError(f"{link}, and has no content")
@@ -124,8 +128,10 @@ class ObjectReader:
             if listed.leads_out_of(self.bucket):
                 reader = ObjectReader(self._api, bucket)
             holder = reader.existing(target, link)
+            # A link to a link may lead back to itself.
             if holder.meta.link is not None:
                 raise JetStreamError(f"{link}, which is a link itself, and only one is followed")
+        # With its creation time the reader notices a stream that was created again.
         return ObjectVersion(listed, holder, BucketStream(reader.stream, reader.info().created))
 
     def _read(self, part: SequenceRange) -> Iterator[Delivered]:

@@ -98,6 +98,7 @@ class ObjectBucket:
         for a meta message that is none.
         """
         info = self._reader.info()
+        # Each name has a subject of its own, and the last meta message on it counts.
         part = TablePart(self._reader.stream, info.created, (self._reader.metas,))
         for messages in read_table(self._api.connect, part, settings(self._api), LABEL):
             for stored in stored_objects(messages, self.name):
@@ -130,6 +131,7 @@ class ObjectBucket:
         """
         reader = self._reader
         begin: Begin = "new" if updates_only else "latest"
+        # The stream is looked up now, not when the first change is asked for.
         with OBJECT_STORE.naming(self.name, self._api.nearest):
             messages = watch(self._api, reader.stream, [reader.metas], begin, timeout=timeout)
         return self._changes_of(messages, deleted)
@@ -157,6 +159,8 @@ class ObjectBucket:
         """
         content: list[memoryview] = []
         for _, chunks in self._reader.versions(name):
+            # The chunks of a version that was replaced while
+            # it was read are not part of the next one.
             content.clear()
             content.extend(chunks)
         return b"".join(content)
@@ -172,6 +176,7 @@ class ObjectBucket:
         """
         begun = False
         for _, chunks in self._reader.versions(name):
+            # The first chunks of the old version are with the caller already.
             if begun:
                 raise JetStreamError(
                     f"object {name!r} of bucket {self.name} was replaced while it was read: "
@@ -202,6 +207,7 @@ class ObjectBucket:
         """
         target = Path(file_path("path", path))
         refuse_existing(target, overwrite)
+        # Beside the target, so that `replace` stays on one file system.
         temporary = target.with_name(f".{secrets.token_hex(8)}.part")
         mode = permissions(target)
         try:
@@ -218,6 +224,7 @@ class ObjectBucket:
                         if progress is not None:
                             progress(file.tell(), version.meta.size)
                 file.flush()
+                # The content is on the disk before it takes the place of the old file.
                 os.fsync(file.fileno())
             refuse_existing(target, overwrite)
             with using(target, "write"):
@@ -257,6 +264,7 @@ class ObjectBucket:
             ApiError: The server refused the object.
             OutageError: The server was away for longer than option ``retryTimeout``.
         """
+        # True is an `int` to Python.
         if type(chunk_size) is not int or chunk_size < 1:
             raise OptionError(
                 f"chunk_size must be a whole number of bytes from 1 on, not {chunk_size!r}",
@@ -309,11 +317,13 @@ class ObjectBucket:
         """
 
         def gone(stored: StoredObject) -> ObjectMeta:
+            # ADR-20: a deleted object is a meta message without size, chunks and digest.
             return stored.meta.model_copy(
                 update={"deleted": True, "size": 0, "chunks": 0, "digest": ""},
             )
 
         before, _, _ = self._change(self._reader.existing, name, f"delete object {name!r} of", gone)
+        # After the meta message: until then readers see the object, and need its content.
         self._remove_chunks(before)
 
     def update_meta(
@@ -364,6 +374,7 @@ class ObjectBucket:
                 an object.
         """
         target = ObjectReader(self._api, to_bucket).existing(object_name(to_name))
+        # Clients follow one link, so nobody could read this one.
         if target.meta.link is not None:
             raise OptionError(
                 f"object {to_name!r} of bucket {to_bucket} is a link, and links to links are not followed"
@@ -382,6 +393,7 @@ class ObjectBucket:
         """
 
         def link(before: StoredObject | None) -> ObjectMeta:
+            # To replace an object by a link would remove its content.
             if before is not None and not before.meta.deleted and before.meta.link is None:
                 raise self._taken(name, "delete it first, or choose another name for the link")
             options = ObjectOptions(link=ObjectLink(bucket=bucket, name=target))
@@ -393,6 +405,7 @@ class ObjectBucket:
             f"store link {name!r} in",
             link,
         )
+        # A deletion that was broken off may have left chunks.
         self._remove_chunks(before)
         return self._stored(meta, sequence)
 
@@ -405,6 +418,8 @@ class ObjectBucket:
         its old name stays.
         """
         old = existing.meta.name
+        # Steps: the new name gets the meta message, the old one loses its own, then chunks that no
+        # name needs are removed. A process that is killed in between leaves the object readable.
         there = self._reader.newest(meta.name)
         replaced = there
         if there is not None and meta.nuid and there.meta.nuid == meta.nuid:
@@ -418,10 +433,15 @@ class ObjectBucket:
             uploads.disown(old, meta.nuid)
             sequence = uploads.store_meta(meta, _sequence_of(there))
             removed = self._remove_old_name(existing, meta.name)
+            # Nothing was removed under the old name although it has a message: that is a newer one
+            # (`test_replaced_at_the_moment_of_a_rename`).
             if not removed and self._reader.newest(old) is not None:
+                # The other writer is about to remove the chunks
+                # that it has replaced, which the new name needs.
                 self._stream.remove(meta_subject(self.name, meta.name), sequence)
                 kept = f"object {old!r} of bucket {self.name} keeps its name"
                 raise JetStreamError(f"{kept}: another writer replaced it just now")
+            # Once more: a put that began meanwhile may have noted the chunks again.
             uploads.disown(old, meta.nuid)
         self._remove_chunks(replaced)
         return self._stored(meta, sequence)
@@ -435,8 +455,10 @@ class ObjectBucket:
         # Without retries: the number says whether the old name was still that of this object.
         once = ObjectStream(self._api.connect, self.name, 0.0)
         try:
+            # Up to this sequence: a meta message that another writer stores meanwhile stays.
             return once.remove(meta_subject(self.name, old), existing.sequence)
         except JetStreamError as error:
+            # The request was refused, so the old name is there for sure.
             if not error.retriable:
                 raise
             raise OutageError(
@@ -478,9 +500,11 @@ class ObjectBucket:
         was faster.
         """
         object_name(name)
+        # Each turn looks again, and changes the message that is stored by then.
         for _ in range(_ATTEMPTS):
             before = find(name)
             meta = change(before)
+            # To store the same again would be a change for all that watch the bucket.
             if before is not None and before.meta == meta:
                 return before, meta, before.sequence
             # With this sequence the server refuses the message if another writer was faster.
@@ -506,6 +530,7 @@ class ObjectBucket:
         The time is missing when another writer has replaced the object already.
         """
         subject = meta_subject(self.name, meta.name)
+        # The acknowledgement has a sequence and no time.
         message = self._stream.message(sequence)
         time = message.time if message else 0
         return ObjectInfo.of(StoredObject(meta, subject, sequence, time))
@@ -523,6 +548,7 @@ def _sequence_of(stored: StoredObject | None) -> int:
 
 
 def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
+    # Its class and its subject stay.
     if failure.denied is not None:
         failure.denied.args = (text,)
         return failure.denied
@@ -543,6 +569,8 @@ def _given(**fields: Any) -> dict[str, Any]:
     for option, value in fields.items():
         if value is None:
             continue
+        # The reader's own model checks the field, and JSON in UTF-8 refuses halves of surrogate
+        # pairs: every reader would refuse the meta message, and the object could not be removed.
         try:
             meta = ObjectMeta.model_validate({"name": option, option: value})
             json.dumps(meta.model_dump(include={option}), ensure_ascii=False).encode()
@@ -565,6 +593,7 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
 
     _info = ObjectBucketInfo
     _config = ObjectBucketConfig
+    # Clients set the discard policy of an Object Store bucket differently.
     _free = ("discard",)
 
     def bucket(self, name: str) -> ObjectBucket:

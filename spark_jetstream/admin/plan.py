@@ -155,6 +155,7 @@ def carry_out(api: Api, plan: Plan, *, note: str = "") -> None:
         JetStreamError: A step is refused; or the server ignored a field; and what `Api` raises.
             Steps that were done stay done, as the error says: make another plan.
     """
+    # Nothing is done by halves because of an error that was known before.
     if plan.refused:
         raise JetStreamError(f"nothing was changed{note}: {refusals(plan)}")
     work = _Work(api, plan.given_only, note)
@@ -168,6 +169,8 @@ def carry_out(api: Api, plan: Plan, *, note: str = "") -> None:
             else:
                 work.update(step)
         except JetStreamError as error:
+            # The class of the error stays; its text also names the steps that were done
+            # (`test_a_plan_that_is_half_done_says_so`).
             if done:
                 stays = f"this was done before, and stays: {', '.join(done)}"
                 error.args = (f"{error}; {stays}", *error.args[1:])
@@ -209,6 +212,7 @@ class _Work:
 
     def _checked(self, step: Step, stream: Any, target: Any, actual: Any, exists: bool) -> Step:
         """Return the step of a consumer, refused if a new filter matches nothing of the stream."""
+        # Filters that the consumer has already are no reason to refuse another change.
         if actual is not None and set(target.filters) == set(actual.filters):
             return step
         context = f"plan {step.what}{self._note}"
@@ -229,7 +233,10 @@ class _Work:
                 raise _outdated(now) from None
 
     def update(self, step: Step) -> None:
+        # Read again: an update replaces the whole configuration, and would undo changes of another
+        # client since the plan was made (`test_another_client_updates_it`).
         now = self._step(step.stream, step.consumer, step.wanted)
+        # Another client has made the same change.
         if now.action == "unchanged":
             return
         if now.actual is None or now.differences != step.differences or now.action != "update":
@@ -240,6 +247,7 @@ class _Work:
             raise PlanOutdated(f"{step.what} was deleted before it could be updated") from None
 
     def _step(self, stream: str, consumer: str, wanted: Config, *, exists: bool = True) -> Step:
+        # A stream that is still to be created has no consumer to ask for.
         actual = self._actual(stream, consumer) if exists else None
         make: Callable[..., Step] = partial(Step, stream, consumer, wanted=wanted, actual=actual)
         if actual is None:
@@ -251,6 +259,7 @@ class _Work:
         if self._given_only:
             try:
                 target = merged(wanted, actual)
+            # The given fields contradict others that the stream or consumer has.
             except ValidationError as error:
                 reasons = (complaint(error),)
                 return make("refused", target=wanted, differences=changes, reasons=reasons)

@@ -54,6 +54,7 @@ class PullRequest:
     @property
     def silence(self) -> float:
         """After how many seconds without a message or a heartbeat the server counts as silent."""
+        # ADR-37: two missing heartbeats are a fault. Without heartbeats no silence is too long.
         return 2 * float(self.fields.get("heartbeat", math.inf)) + _SLACK
 
     def body(self) -> bytes:
@@ -72,6 +73,7 @@ def pull_request(
 ) -> PullRequest:
     """Return the request for the arguments of `Consumers.next`. Raises `OptionError`."""
     _check_count_and_timeout(count, timeout)
+    # For the server a request with expires 0 never ends.
     if no_wait is False and not timeout:
         raise OptionError("no_wait=False needs a timeout above 0")
     expires = 0.0 if no_wait else timeout
@@ -104,13 +106,17 @@ def check_can_serve(info: ConsumerInfo, request: PullRequest, consumer: str) -> 
             raise OptionError(
                 f"{field} is for priority_policy {policy}: {consumer} has {config.priority_policy}",
             )
+    # The server answers a pull request with 409 (Consumer is push based).
     if config.push:
         raise JetStreamError(
             f"{consumer} delivers to {config.deliver_subject}, and cannot be asked for messages",
         )
+    # An acknowledgement here removes messages of work queues and interest streams that the query
+    # has not read. Any message that is taken ends the query.
     if RUN in config.metadata:
         kept = f"a Spark query keeps its position by {consumer} (option durable)"
         raise JetStreamError(f"{kept}: it would end, and may lose messages")
+    # The server answers a no_wait request of a paused consumer as if nothing were pending (404).
     if info.paused:
         remaining = Nanoseconds(info.pause_remaining)
         raise JetStreamError(f"{consumer} is paused for {remaining}, and delivers nothing")
@@ -122,6 +128,7 @@ def waits_for_acks(info: ConsumerInfo) -> bool:
     To a pull request that does not wait the server then sends no answer at all.
     """
     config = info.config
+    # max_ack_pending -1 stands for any number.
     limited = config.ack_policy != "none" and config.max_ack_pending > 0
     return limited and info.num_ack_pending >= config.max_ack_pending
 
@@ -168,6 +175,8 @@ class Pull:
             if isinstance(event, Frames):
                 self._bytes_left -= event.pull_bytes()
                 self.messages += delivered_messages(event, self._stream)
+            # Neither message nor status: the connection is
+            # lost, the server is silent, or it need not answer.
             elif event is None:
                 self._connection.check(_SLACK)
                 if self._request.expires:
@@ -178,6 +187,7 @@ class Pull:
             elif self._may_be_heard_later(event):
                 self._unheard += 1
                 time.sleep(UNHEARD_PAUSE)
+                # The first request is over: nobody has it.
                 inbox.publish(self._subject, self._request.body(), 1)
             elif self._is_end(event):
                 return
@@ -187,12 +197,15 @@ class Pull:
 
         The servers of a cluster hear of a new consumer or leader one after the other.
         """
+        # After the first message 503 means that the consumer is gone.
         unheard = status.code == jsapi.NO_RESPONDERS and not self.messages
         return unheard and self._unheard < UNHEARD
 
     def _is_end(self, status: Status) -> bool:
         """Return whether a status ends the request; raise it if it refuses the request."""
         end = jsapi.pull_status(status, self._stream)
+        # After a message, 409 only ends the request: it
+        # was completed, or the next message is too large.
         if status.code == 409 and not self.messages:
             reason = "too many requests wait"
             if end.too_large:

@@ -41,10 +41,14 @@ log = logging.getLogger(__name__)
 
 # Seconds for the reply to a chunk: the server writes the chunks before it first.
 _CHUNK_TIMEOUT = 30.0
-# Seconds for the reply to the end: a server before 2.15 only then reads the received data.
+# Seconds for the reply to the end: a server before 2.15 only then reads the received data, which
+# takes minutes for a large stream. The nats tool waits as long
+# (`test_the_end_of_a_restore_takes_its_time`).
 _END_TIMEOUT = 3600.0
 _ROUTED = 4.0  # seconds, shorter than a server waits for data
+# Fields of a stream's state that a restore must bring back.
 _COMPARED = ("messages", "bytes", "first_seq", "last_seq")
+# Prefixes of the streams of buckets. The subjects of their messages have the bucket's name.
 _BUCKETS = ("KV_", "OBJ_")
 
 
@@ -97,7 +101,10 @@ def restore(
             wanted,
             f"the configuration of stream {name or saved.config.name}",
         )
+        # All of the data is read before the first request: a damaged backup leaves nothing on the
+        # server (`test_a_damaged_backup_is_refused_and_leaves_nothing`).
         archive = checked(saved, checking)
+        # An archive of server 2.15 can be restored under another name, and in another storage.
         if not archive:
             _refuse_other_form(saved, config)
         _refuse_taken_subjects(api.connection, config)
@@ -160,21 +167,26 @@ class _Restore:
             context=self.context,
             stream=self.name,
         )
+        # From here on the server waits for data, so an error must end the transfer.
         self._to = reply.deliver_subject
         try:
             return self._send(progress)
         except StreamExists:
             # Another client has created it while this was sent.
             raise
+        # Ctrl-C, too, must not leave a part of the stream behind.
         except BaseException as error:
             self._take_back(error)
             raise
 
     def _send(self, progress: Progress | None) -> StreamInfo:
         sent = 0
+        # Each chunk is one message, which the server limits to its max_payload.
         size = min(CHUNK_SIZE, self._connection.max_payload)
         while piece := self._saved.data.read(size):
             answer = self._ask(piece) if sent else self._ask_first(piece)
+            # An empty reply asks for the next chunk; any other one ends the restore
+            # (`test_an_answer_to_a_chunk_ends_it`).
             if answer:
                 self._refuse(answer)
                 raise BackupError(
@@ -183,6 +195,7 @@ class _Restore:
             sent += len(piece)
             if progress is not None:
                 progress(sent, self._saved.size)
+        # The empty request ends the data. Its reply is that of a request that creates a stream.
         return StreamInfo.from_server(self._refuse(self._ask(b"", _END_TIMEOUT)), self.context)
 
     def _ask_first(self, piece: bytes) -> bytes:
@@ -190,6 +203,7 @@ class _Restore:
 
         In a cluster, interest of the server that receives it may not have spread yet.
         """
+        # The server ends a restore after five seconds without data.
         deadline = Deadline(_ROUTED)
         backoff = Backoff()
         while True:
@@ -212,6 +226,7 @@ class _Restore:
         """Return the reply, or raise its error."""
         try:
             return jsapi.reply(answer, self.context)
+        # The stream of another client stays, and `carry_out` removes nothing for this error.
         except StreamExists:
             raise
         except ApiError as error:
@@ -225,9 +240,11 @@ class _Restore:
         context = f"remove what was restored of stream {self.name}"
         try:
             self._connection.wait(self._api.options.request_timeout)
+            # A transfer that goes on may create the stream after the look below.
             self._end_transfer(context)
             info = self._look(context)
             if info is None:
+                # There is no stream to find. In a cluster its name may be taken nevertheless.
                 if not self._may_keep_name():
                     return
                 info = self._look(context)
@@ -242,6 +259,7 @@ class _Restore:
                 context=context,
                 stream=self.name,
             )
+        # The server is out of reach, or refuses (`test_what_cannot_be_taken_back_is_said`).
         except JetStreamError as second:
             first = str(error) or type(error).__name__
             left = f"a part of stream {self.name} may be left"
@@ -263,6 +281,7 @@ class _Restore:
         A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find
         it. The list of streams has it, unless it has no subjects.
         """
+        # The list is asked for by subject, so it cannot find a stream without subjects.
         subjects = self._config.subjects
         return not subjects or self.name in streams_of(self._connection, subjects[0], "")
 
@@ -276,8 +295,10 @@ class _Restore:
         """
         state = info.state
         whole = self._saved.state
+        # A part of the backup ends at or before the end of the whole.
         if state.last_seq > whole.last_seq:
             return False
+        # Restored messages keep their times, so a later message was stored by another client.
         if state.messages and state.last_ts.nanoseconds > whole.last_ts.nanoseconds:
             return False
         return not differences(self._config, info.config)
@@ -296,6 +317,7 @@ def _changed(saved: Saved, info: StreamInfo) -> Iterator[str]:
         after = int(getattr(state, name))
         if before != after:
             yield f"{name} was {before:,} and is {after:,}"
+    # Without a manifest nobody knows whether the backup has the consumers.
     if saved.manifest is not None:
         expected = was.consumer_count if saved.manifest.consumers else 0
         if state.consumer_count != expected:

@@ -129,6 +129,7 @@ def schema_faults(body: object, type: str = "") -> str:
     if not own and isinstance(body, Mapping):
         own = str(body.get("type", ""))
     model = _model(own)
+    # A reply with an error lacks the fields that its model requires.
     if own in _OPEN and isinstance(body, Mapping) and "error" in body:
         model = ErrorReply
     try:

@@ -74,6 +74,7 @@ class Streams(Balanced):
         The criteria are the fields of `StreamQuery`. Raises `OptionError` for a criterion that is
         not possible; `ServerBusy` as `infos` does.
         """
+        # The server cannot search by these criteria: all streams are read, and compared here.
         return filter(StreamQuery.parse(criteria, "find streams").matches, self.infos())
 
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
@@ -159,8 +160,11 @@ class Streams(Balanced):
         The server turns it off without an error.
         """
         mirror = wanted.mirror
+        # The server compares the field with an origin that it sees, not with one in another domain.
         if mirror is None or mirror.external is not None or not wanted.mirror_direct:
             return
+        # Without a look at the origin, `assets.confirm`
+        # reports a field that the server has turned off.
         with contextlib.suppress(StreamNotFound, PermissionDenied):
             if not self.load(mirror.name).config.allow_direct:
                 needs = f"mirror_direct needs allow_direct of its origin {mirror.name}"
@@ -221,6 +225,8 @@ class Streams(Balanced):
         the stream, and the ``fields`` that are given, such as ``max_age``. Option ``deadLettersOf``
         reads it. Raises `StreamNotFound`, and what `create` raises.
         """
+        # The server publishes these advisories and stores nothing. Their
+        # subjects end with the names of stream and consumer.
         events = "$JS.EVENT.ADVISORY.CONSUMER"
         subjects = [f"{events}.MAX_DELIVERIES.{name}.*", f"{events}.MSG_TERMINATED.{name}.*"]
         fields = {"num_replicas": self.load(name).config.num_replicas, **fields}
@@ -234,6 +240,7 @@ class Streams(Balanced):
         """
         what = f"stream {stream_name(new_name)}"
         config = self.load(name).config
+        # The server refuses a new stream that is sealed.
         return self.create(changed(config, {"sealed": None, **changes, "name": new_name}, what))
 
     def seal(self, name: str) -> list[Difference]:

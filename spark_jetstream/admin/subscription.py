@@ -127,6 +127,7 @@ class Subscription(Generic[M]):
                 "this subscription was made before a fork, and hears nothing here: make another one",
             )
         try:
+            # 0 items remain after `count`: the iteration ends without waiting.
             item = self._next() if self._remaining else None
         except JetStreamError:
             self.close()
@@ -137,6 +138,7 @@ class Subscription(Generic[M]):
         return item
 
     def _connect(self, connection: Connection) -> None:
+        # Read first: a cut between the two calls is of a later generation, and `hear` reports it.
         generation = connection.reconnects
         listener = connection.listen(self.subjects, self.queue)
         listener.generation = generation
@@ -155,6 +157,7 @@ class Subscription(Generic[M]):
                 if item is not None or self._ending:
                     return item
         except ConnectionFailed as error:
+            # The outage counts from here on, and the caller gets the gap at once, not at its end.
             self._lost = error, Deadline(self._api.options.retry_timeout)
             return self._gap(str(error), None)
         return None
@@ -165,6 +168,9 @@ class Subscription(Generic[M]):
         Before None, the server has answered a ping: there was no item.
         """
         if self._deadline.expired and not self._ending:
+            # The reply to the ping comes after all messages that the server sent before it. Without
+            # it, the silence may be that of a server that hangs
+            # (`test_silence_is_told_from_a_server_that_hangs`).
             self._connection.check(_SIGN_OF_LIFE)
             self._ending = True
             # Received messages are still returned.
@@ -177,6 +183,7 @@ class Subscription(Generic[M]):
                 self._since = _now()
             return None
         self._since = _now()
+        # The listener drops messages instead of failing; the caller learns how many.
         if isinstance(heard, Dropped):
             reason = "this program takes messages more slowly than they come"
             return self._gap(reason, self._since, heard.messages)
@@ -189,6 +196,7 @@ class Subscription(Generic[M]):
         while not self._closed and not self._deadline.expired:
             try:
                 self._rejoin(self._deadline.within(outage.within(_LOOK_AGAIN)))
+            # No server has answered yet; the connection itself tries them in turn.
             except ConnectionFailed as failure:
                 if outage.expired:
                     raise OutageError(
@@ -206,6 +214,7 @@ class Subscription(Generic[M]):
 
         since = self._since
         self._since = until or since
+        # A loss has two gaps, at its beginning and at its end. It counts once.
         if until is None or lost:
             self.gaps += 1
         return Gap(
@@ -220,6 +229,8 @@ class Subscription(Generic[M]):
 
     def _rejoin(self, patience: float) -> None:
         """Subscribe again. Raises `ConnectionFailed` when that is not possible yet."""
+        # The connection was given up or closed: the
+        # listener ends with it, so another one is needed.
         if not self._connection.usable:
             self._forget()
             self._connect(self._api.connection)
@@ -228,10 +239,13 @@ class Subscription(Generic[M]):
         generation = self._connection.reconnects
         # nats-py sends its subscriptions before anything else.
         self._connection.check(_SIGN_OF_LIFE)
+        # From here on only a later cut is news to the listener.
         self._listener.generation = generation
 
 
 def _close(listener: Listener, pid: int) -> None:
+    # A forked child has a copy of the listener. Its
+    # parent's subscription must stay (`test_after_a_fork`).
     if os.getpid() == pid:
         listener.close()
 
@@ -266,13 +280,17 @@ def request(
                 if not isinstance(frames, Frames):
                     break
                 received += messages(frames)
+                # The status 503 is the only reply then, and comes at once.
                 if _is_unheard(received[0]):
                     raise NoResponders(f"cannot {context}: nobody answers at {subject}")
+    # An inbox raises this error for a lost connection, since readers of consumers replace theirs.
     except ConsumerLost as error:
         raise ConnectionFailed(f"cannot {context}: {error}") from None
     if not received:
+        # Raises `ConnectionFailed` where a silent server is the reason, and not a silent responder.
         connection.check()
         raise jsapi.no_reply(context, deadline.seconds, advice.REQUEST_TIMEOUT)
+    # Messages come in bulk: there may be more than were asked for.
     return received[:replies]
 
 

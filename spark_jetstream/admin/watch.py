@@ -94,6 +94,9 @@ def watch(
     how = settings(api)
 
     def messages() -> Iterator[StoredMessage | None]:
+        # First the messages that the stream has, then those that were stored since: a message that
+        # is replaced before its turn comes in the second part
+        # (`test_a_key_that_is_written_again_before_its_turn_comes_before_the_none`).
         try:
             yield from _present(api, part, how, begin, info)
             if follow:
@@ -121,6 +124,7 @@ def _present(
     else:
         # Without replicas the consumer knows where the stream ends; else the leader is asked.
         alone = info.config.num_replicas == 1
+        # Short heartbeats, since the watch waits for the end of this part before its None.
         policy = how.policy(heartbeat=_SOON, quiet_heartbeats=1)
 
         def is_end(_: object, __: object) -> bool:
@@ -139,11 +143,14 @@ def _follow(
     ``info`` is the stream before that. Unless ``new``, what was stored since then comes before the
     None.
     """
+    # `last` remembers the last message across consumers: each new one begins after it.
     last = _Last(api, part, info)
 
     def is_end(_: object, __: object) -> bool:
         return True
 
+    # The messages stored since the first look come first,
+    # until a consumer has caught up with the writers.
     if not new:
         for run in read_to_end(api.connect, part, how, LABEL, last.check):
             yield from last.taken(run)
@@ -156,6 +163,8 @@ def _follow(
         idle=timeout,
     )
     reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=is_end, check=last.check)
+    # The reader's first None says that its requests are sent: all that is stored from then on
+    # comes, even if the stream removes it before the caller takes it.
     begun = False
     for event in reader.follow():
         if event is not None:
@@ -185,10 +194,13 @@ class _Last:
 
         Raises `DataLossError` if it is another stream, `ConsumerLost` if a replica may lag.
         """
+        # Called after each consumer was created: the stream may be another one by then.
         now = Streams(self._api).load(self._part.stream)
         if now.created != self._part.created:
             raise DataLossError(f"created again at {now.created}")
         state = now.state
+        # Sequence and time of the last message no longer belong together
+        # (`test_a_server_that_comes_back_without_what_it_had`).
         used_again = state.first_seq <= self.seq and state.first_ts.nanoseconds > self.time
         if state.messages and used_again:
             # A server came back with fewer messages, and has used sequences a second time.

@@ -188,6 +188,7 @@ def _source(bucket: str, source: StreamSource) -> StreamSource:
     same_name_elsewhere = source.external is not None and origin == bucket
     if source.subject_transforms or source.filter_subject or same_name_elsewhere:
         return named
+    # Without it the keys would keep the subjects of the bucket that they come from.
     transform = SubjectTransform(src=f"$KV.{origin}.>", dest=f"$KV.{bucket}.>")
     return named.changed(subject_transforms=(transform,))
 

@@ -73,6 +73,7 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
     want = effective(wanted)
     have = effective(actual)
     given = _given_fields(wanted) if given_only else None
+    # Values that the server chooses, an existing one keeps, or a Spark query moves.
     ignored = _servers_choice(kind, want)
     for config in (wanted, actual):
         ignored |= _kept(config) | _moved(config)
@@ -91,6 +92,7 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
 def _given_fields(config: Model) -> dict[str, Any]:
     """Return the fields that a configuration sets, by the names that `effective` has for them."""
     given = config.model_dump(exclude_unset=True)
+    # `effective` has both forms of filters under the name of the list.
     if "filter_subject" in given:
         given["filter_subjects"] = ()
     return given
@@ -110,6 +112,8 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
     kind = type(wanted)
     moved = _moved(actual)
     sent = {name: value for name, value in wanted.body().items() if name not in moved}
+    # An update that left these fields out would reset them to their defaults
+    # (`test_what_is_left_to_the_server_stays_when_something_else_changes`).
     left = _servers_choice(kind, effective(wanted)) | _kept(wanted) | moved
     allowed = set(wanted.faults())
     for name in sorted(left & have.keys()):
@@ -124,6 +128,8 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
     marks = {key: value for key, value in metadata.items() if key in QUERY_METADATA}
     if marks:
         sent = {**sent, "metadata": {**sent.get("metadata", {}), **marks}}
+    # An update without the fields of a newer server would reset them
+    # (`test_an_update_keeps_what_only_a_newer_server_knows`).
     return {**(actual.model_extra or {}), **sent}
 
 
@@ -145,6 +151,8 @@ def _merged_value(name: str, value: Any, have: Any) -> Any:
         return {**have, **value}
     if isinstance(value, Model) and isinstance(have, Model):
         return merged(value, have)
+    # A source that lost its filter or its start would be copied once more from its beginning
+    # (`test_merging_keeps_what_was_not_asked_for_of_sources`).
     if name == "sources" and have and _origin_names(value) == _origin_names(have):
         return tuple(merged(one, other) for one, other in zip(value, have, strict=True))
     return value
@@ -196,6 +204,7 @@ def _implied_by_stream(config: StreamConfig, values: dict[str, Any]) -> dict[str
     marked = config.subject_delete_marker_ttl > 0
     implied = {
         "subjects": _stored_subjects(config),
+        # To the server 0 replicas are 1.
         "num_replicas": config.num_replicas or 1,
         "placement": _placement(values["placement"]),
         "republish": _republish(values["republish"]),
@@ -224,17 +233,20 @@ def _placement(placement: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _republish(republish: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return how messages are published again; None if it names no destination."""
+    # A server creates a stream with an empty destination as one without `republish`.
     if not republish or not republish["dest"]:
         return None
     return {**republish, "src": republish["src"] or ">"}
 
 
 def _implied_by_consumer(config: ConsumerConfig) -> dict[str, Any]:
+    # The server turns flow_control and a heartbeat of one second on for ack_policy flow_control.
     copying = config.ack_policy == "flow_control"
     paused = config.pause_until is not None and not config.pause_until.never
     implied = {
         "name": config.name or config.durable_name,
         "filter_subjects": config.filters,
+        # The server takes the first time of `backoff` for `ack_wait`, whatever is sent.
         "ack_wait": config.backoff[0] if config.backoff else config.ack_wait,
         "flow_control": config.flow_control or copying,
         "idle_heartbeat": ONE_SECOND if copying else config.idle_heartbeat,
@@ -257,6 +269,7 @@ def _compare(field: str, wanted: Any, actual: Any, given: Any) -> Iterator[tuple
         return
     if _plain(field, wanted) == _plain(field, actual):
         return
+    # Sources alone are a list of parts with names.
     names = _names(wanted) if field == "sources" else []
     if names and names == _names(actual):
         # The origins are the same: only single fields of them differ.
@@ -301,7 +314,9 @@ def _plain(field: str, value: Any) -> Any:
             plain.sort(key=_sort_key)
         return plain
     if isinstance(value, Timestamp):
-        # The same time may be written in several ways.
+        # The same time may be written in several ways. Beyond the years 1970 to 2262 it has no
+        # nanoseconds (0), and its text counts
+        # (`test_times_that_no_number_stands_for_differ`).
         return None if value.never else value.nanoseconds or str(value)
     return value
 

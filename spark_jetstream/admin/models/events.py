@@ -25,6 +25,7 @@ from spark_jetstream.admin.models.base import (
 from spark_jetstream.admin.models.streams import PeerInfo, StreamState
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
 
+# The first token of a subject -> the middle of the id of its type.
 _FAMILIES = {
     "ADVISORY": "jetstream.advisory",
     "METRIC": "jetstream.metric",
@@ -58,6 +59,7 @@ class Event(Model):
     def __init_subclass__(cls, *, kind: str = "", on: str = "", **kwargs: Any) -> None:
         """Enter a type that a server sends: ``kind`` ends its id, ``on`` has its subjects, without `_NAMES`."""
         super().__init_subclass__(**kwargs)
+        # Classes without a kind are bases, or made by this package: no server sends them.
         if kind:
             cls.TYPE = f"io.nats.{_FAMILIES.get(on.partition('.')[0], 'server.metric')}.v1.{kind}"
             cls.SUBJECTS = tuple(f"{subject}{cls._NAMES}" for subject in on.split())

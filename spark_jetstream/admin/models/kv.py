@@ -101,8 +101,10 @@ def entries_of(bucket: str, messages: MessageRun) -> Iterator[Entry]:
 
     Raises `ProtocolError` when a subject is not that of a key.
     """
+    # An index in OPERATIONS for each message (int8); None if all of them are values.
     codes = operations(messages.headers())
     done = [PUT] * len(messages) if codes is None else codes.tolist()
+    # Five lists with an item for each message; times are nanoseconds since the epoch.
     columns = (
         keys(messages).to_pylist(),
         messages.payloads().to_pylist(),

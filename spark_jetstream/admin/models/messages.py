@@ -61,6 +61,8 @@ class StoredMessage(Model):
         block, which may have the same names, and need not end with an empty line. `ProtocolError`
         when one is missing or malformed.
         """
+        # The last place counts: headers of the message, which may have
+        # the same name, are in front of the server's (ADR-31).
         own, mark, rest = block.rpartition(b"Nats-Stream: ")
         added = {}
         for line in (mark + rest).decode("utf-8", "replace").split("\r\n"):

@@ -58,10 +58,12 @@ def _holds(info: Any, text: str) -> bool:
     try:
         tree = ast.parse(text.strip(), mode="eval")
         for node in ast.walk(tree):
+            # A name with an underscore leads from any value to the whole of Python (`__class__`).
             if not isinstance(node, _ALLOWED) or getattr(node, "attr", "").startswith("_"):
                 raise SyntaxError(f"only comparisons are possible, not {ast.unparse(node)}")
         tree = ast.fix_missing_locations(_Tuples().visit(tree))
         return bool(eval(compile(tree, "expression", "eval"), {"__builtins__": {}}, names))
+    # A key or an item that this reply lacks.
     except LookupError:
         return False
     except (
@@ -73,6 +75,7 @@ def _holds(info: Any, text: str) -> bool:
         TypeError,
         ValueError,
     ) as error:
+        # An attribute of a part that this reply lacks, such as a mirror.
         if getattr(error, "obj", error) is None:
             return False
         problem = getattr(error, "msg", str(error)) or "it is nested too deeply"
@@ -100,6 +103,7 @@ def _is_offline(info: Any, wanted: bool) -> bool:
 
 
 def _has_replicas(info: Any, most: int) -> bool:
+    # A consumer with 0 has as many replicas as its stream.
     count = info.config.num_replicas or len(replicas(info.cluster))
     return bool(count <= most)
 
@@ -194,6 +198,7 @@ class _Query(Model):
         Raises `OptionError` for an expression that is none.
         """
         for name in self.model_fields_set - {"invert"}:
+            # The test stands first beside the type of the field.
             test = type(self).model_fields[name].metadata[0]
             if test(info, getattr(self, name)) == self.invert:
                 return False

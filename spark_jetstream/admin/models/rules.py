@@ -35,6 +35,7 @@ def _only_one_is_set(field: str, wanted: Any, actual: Any) -> bool:
 
 
 def _lower_limit(field: str, wanted: Any, actual: Any) -> bool:
+    # 0 and -1 stand for no limit.
     unlimited_before = actual <= 0
     return bool(wanted > 0 and (unlimited_before or wanted < actual))
 
@@ -96,6 +97,7 @@ IMMUTABLE: Mapping[type[Model], Mapping[str, Rule]] = {
             "a push consumer cannot become a pull consumer, nor the other way round",
             _only_one_is_set,
         ),
+        # The server ignores it in an update (`test_an_update_never_pauses_or_resumes`).
         "pause_until": Rule("an update leaves it as it is; pause or resume the consumer"),
         **dict.fromkeys(
             ("name", "deliver_policy", "opt_start_time", "ack_policy", "replay_policy"),
@@ -109,6 +111,7 @@ IMMUTABLE: Mapping[type[Model], Mapping[str, Rule]] = {
 #: What changes lose, store twice, or can never undo.
 RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
     StreamConfig: {
+        # The server does so without asking (`test_what_is_called_a_risk_deletes_messages`).
         "retention": Rule(
             "messages that no consumer waits for are deleted at once",
             _to_interest,
@@ -118,6 +121,8 @@ RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
             "it stops to follow its origin, and cannot become a mirror again",
             _mirror_removed,
         ),
+        # To the server a source with another filter is another source
+        # (`test_a_source_with_another_filter_is_copied_once_more`).
         "sources": Rule(
             "what was copied already is copied once more, from its beginning",
             _other_messages_of_source,
@@ -142,6 +147,7 @@ RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
 #: What the server chooses where nothing (or 0) is wanted, by its own limits, the stream's, or an
 #: origin's; and what only counts for a new stream.
 LEFT_TO_SERVER: Mapping[type[Model], frozenset[str]] = {
+    # An existing stream ignores first_seq (`test_the_first_sequence_only_counts_for_a_new_stream`).
     StreamConfig: frozenset({"duplicate_window", "first_seq", "mirror_direct"}),
     ConsumerConfig: frozenset(
         {"ack_wait", "inactive_threshold", "max_ack_pending", "max_batch", "max_waiting"},
@@ -152,6 +158,8 @@ LEFT_TO_SERVER: Mapping[type[Model], frozenset[str]] = {
 #: What a new one gets where the server has another default. An existing one keeps what it has where
 #: it is not set.
 FOR_NEW: Mapping[type[Model], Mapping[str, Any]] = {
+    # As `nats stream add` does it. Existing streams keep their own value, so that a program that
+    # created its stream without the field finds no difference.
     StreamConfig: {"allow_direct": True},
     ConsumerConfig: {},
 }
@@ -186,6 +194,7 @@ def needed(config: Model) -> list[tuple[int, str]]:
     needs: list[tuple[int, str]] = []
     for name, level in SINCE[kind].items():
         default = kind.model_fields[name].get_default(call_default_factory=True)
+        # A server writes the year 1 where there is no pause.
         if getattr(config, name) not in (default, NEVER):
             needs.append((level, name))
     if isinstance(config, ConsumerConfig):

@@ -248,6 +248,8 @@ class StreamConfig(Model):
     def body(self) -> dict[str, Any]:
         """As `Model.body`, without a ``republish`` that has no destination."""
         body = super().body()
+        # In an update a server takes an empty destination for `>`, and publishes every message of
+        # the stream into itself (`test_an_update_does_not_publish_a_stream_into_itself`).
         if self.republish and not self.republish.dest:
             del body["republish"]
         return body
@@ -474,6 +476,7 @@ class StreamInfo(Page):
     def origins(self) -> tuple[StreamSourceInfo, ...]:
         """``mirror`` or ``sources``, whichever there are, sorted by name."""
         origins = (self.mirror,) if self.mirror else self.sources
+        # The server lists sources in no order.
         return tuple(sorted(origins, key=operator.attrgetter("name")))
 
 
