@@ -1,12 +1,7 @@
 """One task of a write to a Key-Value bucket: the last row of each key wins, whatever fails.
 
-- The task sends a row only when the row before it with the same key has its answer: a row that is
-  sent again after a timeout or a cut could otherwise be stored after a later one of its key, for
-  good.
-- The stream may have forgotten the message ids of an earlier attempt's first rows, and still know
-  those of its later rows: it would store the first rows again and drop the later ones as
-  duplicates. The task therefore sends a row once more, without an id, when it was stored before an
-  earlier row of its key.
+- The task sends a row only when the row before it with the same key has its answer.
+- It sends a row once more, without an id, when the row was stored before an earlier row of its key.
 - A row with expected revision 0 also replaces a delete or purge marker, as in the client libraries:
   the task sends it again, and up to `maxRetries` times more while others change its key. If an
   earlier attempt has already stored a later row of the same key, the row counts as stored.
@@ -112,7 +107,10 @@ class ByKey(Order):
         """Send rows of different keys when no row of these keys is in flight any more."""
         subjects = rows.subject.to_pylist()
         self._note_answers()
+        # A row that is sent again after a timeout or a cut could otherwise be stored
+        # after a later one of its key, for good (test_order_when_the_wire_is_cut).
         while not self._subjects_in_flight.isdisjoint(subjects):
+            # Rows that wait for single answers are not to wait for the next read as well.
             self.sender.publisher.paced = False
             self.wait()
             self._note_answers()
@@ -121,6 +119,7 @@ class ByKey(Order):
 
     def finish(self) -> None:
         """Wait until every row is stored or given up, also those that are sent once more."""
+        # Answers may show rows that must be sent once more, and these have answers of their own.
         while self._sent:
             self.wait()
             self._note_answers()
@@ -152,7 +151,12 @@ class ByKey(Order):
         flight = sent.flight
         rows = flight.portion.rows
         keys = subject_hashes(rows.subject)
+        # All vectors have one value for each row of the portion. A sequence of 0 means
+        # that the row was refused.
         is_stored = flight.sequences > 0
+        # The stream may have forgotten the id of a key's first row, and still know
+        # that of a later one. It then stores the first row again, and drops the later one
+        # as a duplicate (test_a_later_row_is_known_while_an_earlier_one_is_forgotten).
         is_early = flight.known & is_stored
         if is_early.any():
             is_early &= flight.sequences < self._revisions.get(keys)
@@ -164,6 +168,7 @@ class ByKey(Order):
                 "%d rows are stored before earlier rows of their keys: they are sent once more",
                 len(early),
             )
+            # The stream would drop the copy as a duplicate if it had its id.
             again = self.sender.publish_copies(rows.take(early), None)
             self._note_sent(again, [sent.subjects[index] for index in early])
 
@@ -177,6 +182,7 @@ class ByKey(Order):
         lost: list[RefusedRow] = []
         again: list[tuple[RefusedRow, int]] = []  # with the revision to expect
         for row in rows:
+            # Only a wrong revision may be that of a marker, or of the row itself.
             if row.err_code != WRONG_REVISION:
                 lost.append(row)
                 continue
@@ -187,6 +193,8 @@ class ByKey(Order):
                 stream = self._bucket.origin.stream
                 self.sender.totals.stored.note_duplicate(stream, last.sequence)
             elif self._may_create(row, last):
+                # The server compares with the revision of the marker, so the row expects
+                # that one now.
                 self._creating[row.number] = self._tries(row) + 1
                 again.append((row, _revision(last)))
             else:
@@ -210,6 +218,9 @@ class ByKey(Order):
         tries = self._tries(row)
         # A row that was sent again expects the revision of the marker now.
         creates = tries > 0 or row.expected == 0
+        # A bucket whose stream rewrites subjects has no value where the task looks,
+        # and refuses the row each time. Without a limit the task would not end
+        # (test_creating_a_key_whose_value_is_nowhere_ends).
         is_absent = last is None or is_marker(last.headers)
         return is_absent and creates and tries <= self._max_retries
 
@@ -238,6 +249,7 @@ class ByKey(Order):
         except JetStreamError as error:
             if error.retriable:
                 raise
+            # Without the right to read the bucket the row is given up as the server has refused it.
             log.info("cannot read the revision of a key: %s", error)
             return False, None
 
@@ -246,6 +258,8 @@ class ByKey(Order):
         ids = self.sender.message_ids
         if ids is None or not last.message_id.startswith(ids.prefix):
             return False
+        # A revision up to `latest` is an earlier row of this task,
+        # which excuses nothing (test_an_earlier_row_of_the_task_is_no_excuse).
         latest = int(self._revisions.get(subject_hashes(row.rows.subject.slice(row.index, 1)))[0])
         return last.message_id == row.message_id or last.sequence > latest
 

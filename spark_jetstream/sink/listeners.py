@@ -15,6 +15,7 @@ from spark_jetstream.streams.lookup import streams_of, why_silent
 
 log = logging.getLogger(__name__)
 
+# Rows are tried again after pauses of up to a second, so each retry may ask once.
 _VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
 _NEVER = float("-inf")
 
@@ -51,6 +52,8 @@ class Listeners:
 
         Raises what `Connection.api` raises.
         """
+        # STREAM.NAMES knows the subjects as the stream stores them, which a bucket behind a domain
+        # or in another account renames.
         return streams_of(self._connection, target.stored_at(subject), prefix=target.api_prefix)
 
     def nobody_listens(self, subject: str, sent: float, *, too_long: bool) -> bool:
@@ -66,6 +69,7 @@ class Listeners:
         near = {"", self._connection.server_info.get("domain")}
         if prefix is None and any(domain not in near for _, domain in self._streams):
             return False
+        # An account without the right to ask can only wait, as long as an outage may last.
         if too_long and prefix in self._forbidden:
             return True
         return (prefix, subject) in self._no_stream
@@ -91,12 +95,14 @@ class Listeners:
         except JetStreamError as error:
             # An election, most likely: the API, or a stream, has no leader either.
             log.info("%s", error)
+            # No answer proves nothing (test_an_api_that_does_not_answer_proves_nothing).
             self._failed[prefix] = time.monotonic()
             if isinstance(error, PermissionDenied):
                 self._forbidden.add(prefix)
             else:
                 self._forbidden.discard(prefix)
             return
+        # Rows may have any number of subjects, so old answers are dropped here.
         self._in_doubt = {known: at for known, at in self._in_doubt.items() if began - at < _VALID}
         self._in_doubt[prefix, subject] = time.monotonic()
 
@@ -107,6 +113,7 @@ class Listeners:
         that does not answer at once.
         """
         first, last = self._led
+        # Only an answer of the streams after the row was sent says anything about that time.
         if at > last:
             self._led = (float("inf"), _NEVER)  # unless all of them answer
             names = {name for name, _ in self._streams}
@@ -116,11 +123,15 @@ class Listeners:
                 try:
                     stream_info(self._connection, name, prefix=prefix, timeout=_VALID)
                 except JetStreamError as error:
+                    # The stream may be in an election. Other errors last:
+                    # the account may not see it, or it is gone.
                     if error.retriable:
                         raise
             now = time.monotonic()
             first = min(first, now)
             self._led = (first, now)
+        # A row that was sent before the first answer is sent once more
+        # (test_the_stream_of_mapped_subjects_comes_back_between_a_refusal_and_the_question).
         return first <= at
 
     def why_silent(self, flight: InFlight, index: int, now: float) -> str:

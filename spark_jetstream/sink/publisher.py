@@ -162,7 +162,11 @@ class Publisher:
         Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and
         `JetStreamError`.
         """
+        # Spark may take longer for the next batch than an outage may last.
+        # This time is no outage (test_that_is_over_before_the_next_rows_come_is_no_outage).
         self._answered += time.monotonic() - self._away
+        # New messages of these rows come after the last message of each stream that is known
+        # so far. A late answer to earlier rows names a message up to there.
         after = {name: last for name, (_, last) in self.totals.streams.items()}
         portion = Portion(
             rows,
@@ -177,6 +181,7 @@ class Publisher:
         while not self._window.has_room(flight):
             self._receive(wait=True)
         if flight.unanswered:
+            # With nothing in flight no answer was due, so an outage can only begin now.
             if not self._window.portions:
                 self._answered = time.monotonic()
             self._window.portions.append(flight)
@@ -246,11 +251,15 @@ class Publisher:
         while self._window.unanswered > 0 and not deadline.expired:
             try:
                 event = self._inbox.get(max(0.01, deadline.left))
+            # The server has denied one subject. Answers to other rows may still come.
             except PermissionDenied:
                 continue
+            # The connection was cut. Answers that the cut overtook are not counted,
+            # so the count is at most the number of stored rows.
             except JetStreamError as error:
                 log.info("while counting the stored rows: %s", error)
                 break
+            # No answer came within the time that was left.
             if not isinstance(event, Frames):
                 break
             answers = self._acks.read(event)
@@ -263,6 +272,9 @@ class Publisher:
     # Sending
 
     def _send(self, flight: InFlight, rows: list[int] | None = None) -> None:
+        # Another attempt that takes over waits until this one must have stopped sending,
+        # and then looks up the stored rows. It would not see a row that is sent later
+        # (test_tasks_of_a_run_that_has_lost_its_batch_store_nothing_more).
         self._recovery.check_owner()
         for frames in flight.sending(time.monotonic(), rows):
             self._inbox.send(frames)
@@ -270,7 +282,11 @@ class Publisher:
     def _send_again(self, flights: list[InFlight], rows: list[int] | None = None) -> None:
         """Send rows without an answer again, or these of them, unless they are stored already."""
         for flight in flights:
+            # Answers at a shared subject do not say which rows they are for,
+            # and an answer to the first try would count for the second one.
             self._window.separate(flight)
+        # The stream may have forgotten the message ids of these rows, and would store them twice.
+        # A row that the ledger finds counts as an answer.
         if self._recovery.settle_noted(flights, time.monotonic()):
             self._answered = time.monotonic()
         for flight in flights:
@@ -293,10 +309,13 @@ class Publisher:
             return
         flight.note_timeout()
         try:
+            # A dead connection looks like a stream that does not answer. A ping tells them apart.
             self._connection.check()
         except ConnectionFailed as error:
             self._resume(error)
             return
+        # A portion that shares loses all its answers when one is missing. After a silence this
+        # would happen to each later portion again.
         self._window.may_share = False
         self._send_again([flight])
 
@@ -335,6 +354,8 @@ class Publisher:
             except ConnectionFailed as error:
                 if not error.retriable:
                     raise
+                # The client library has given the connection up: each further attempt would fail
+                # at once (test_by_a_server_that_takes_less_than_before).
                 if not self._connection.usable:
                     raise self._outage(f"cannot go on writing: {error}") from None
                 cut = error
@@ -344,6 +365,8 @@ class Publisher:
 
     def _receive(self, *, wait: bool) -> None:
         """Read the answers that are there. With `wait`, wait for one, or until a row is due."""
+        # With few answers in flight a pause between reads would only delay the rows that wait
+        # for them.
         self._inbox.pace = _PACE if self.paced and self._window.unanswered >= _MANY else 0.0
         patience = (
             self._window.patience(time.monotonic(), self._options.ack_timeout) if wait else 0.0
@@ -357,11 +380,15 @@ class Publisher:
             self._on_denied(denied)
         except ConnectionFailed as error:
             self._resume(error)
+        # Answers come first: a late acknowledgement settles a row that is due to be sent again.
         self._window.drop_answered()
         self._send_due()
 
     def _take(self, frames: Frames) -> None:
         answers = self._acks.read(frames)
+        # A stream may be made while rows are in flight, so the API is asked anew,
+        # but only once for each read of answers: a portion of thousands of rows may be
+        # at one subject without a stream (test_is_asked_once_for_many_rows_and_again_later).
         self._listeners.note_answers({(stored.stream, stored.domain) for stored in answers.stored})
         for stored in answers.stored:
             self._answered = time.monotonic()
@@ -381,10 +408,13 @@ class Publisher:
 
     def _on_refusal(self, flight: InFlight, index: int, refusal: Refusal) -> None:
         meaning: Outcome | None = outcome(refusal)
+        # An earlier try of this very row may be in its way. The row is then stored,
+        # and `meaning` is None.
         if meaning is Outcome.LOOK:
             meaning = self._recovery.settle_in_place(flight, index, refusal)
         if meaning is None:
             return
+        # An election, a full queue or a full stream may pass.
         if meaning is Outcome.RETRY and flight.tries[index] < self._options.max_retries:
             flight.postpone(index, time.monotonic() + _pause(flight, index))
             return
@@ -402,13 +432,19 @@ class Publisher:
 
         A stream that has no leader, or whose leader has decided nothing, may take `retryTimeout`.
         """
+        # Each attempt of the task would fail at a row that an empty stream has no room for either.
+        # It is refused for good, so that it can become a dead letter.
         too_large = self._recovery.why_too_large(flight, index, refusal)
         if too_large is not None:
             self._window.refused += flight.refuse(index, too_large, refusal.err_code)
             return
         now = time.monotonic()
+        # The time counts from the last answer to any row: a stream whose queue is full still stores
+        # others (test_of_a_full_queue_are_no_failure_while_rows_are_stored).
         too_long = now - self._answered > self._options.connection.retry_timeout
         is_unheard = refusal.code == NO_STREAM and not refusal.err_code
+        # In a group the server answers the row that no stream captures with status 503,
+        # and the last row with 10176. A late 10176 may hide the 503 of the next try.
         may_be_uncaptured = is_unheard or refusal.err_code == _INCOMPLETE
         if may_be_uncaptured and self._refuse_uncaptured(flight, index, too_long=too_long):
             return
@@ -416,6 +452,7 @@ class Publisher:
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
         if too_long:
+            # A status names no cause, so the error adds the state of the stream.
             silence = ""
             if not refusal.err_code:
                 silence = f": {self._listeners.why_silent(flight, index, now)}"
@@ -447,9 +484,12 @@ class Publisher:
         if denied.subject is None:
             raise denied
         subject = denied.subject.lower()
+        # The server has denied the inboxes of the account, so no answer can ever arrive.
+        # `denied.subject` is in lower case (`client.refusals`).
         inboxes = self._inbox.subject.rpartition(".")[0].lower()
         if subject.startswith(inboxes):
             raise denied
+        # Tasks of one worker share a connection, and hear of each denied publish.
         for flight in self._window.portions:
             for index in np.flatnonzero(flight.waiting).tolist():
                 if subject in self._subjects_of(flight, index):

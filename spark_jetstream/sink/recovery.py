@@ -23,6 +23,7 @@ from spark_jetstream.streams.lookup import RawMessage, message, next_message
 
 log = logging.getLogger(__name__)
 
+# Each message is one request. docs/delivery.md states the limit.
 _MOST_OF_SUBJECT = 100  # messages of a full subject among which a row is looked for
 
 
@@ -72,6 +73,8 @@ class Recovery:
             rows += named
         if not waiting:
             return False
+        # The ledger looks at messages from the oldest portion on. `after` and the time hold
+        # for all.
         oldest = flights[0].portion
         places = self._ledger.recall(now - oldest.begun, oldest.after, rows)
         for (flight, index), place in zip(waiting, places, strict=True):
@@ -82,17 +85,24 @@ class Recovery:
     def settle_acknowledged(self, flight: InFlight) -> None:
         """Settle the rows whose messages are named by answers to their shared reply subject."""
         alike = self._rows_by_content(flight)
+        # Without ids the server would store each of these rows a second time.
+        # One request for each acknowledged message tells which rows are stored.
         for stream, sequence in self._acknowledged(flight):
             try:
                 stored = message(self._connection, stream, sequence, prefix=self._target.api_prefix)
             except JetStreamError as error:
+                # The account may not read the stream, or the stream does not answer.
+                # The rows are sent again: some may be stored twice,
+                # and none is missing (test_refusals_of_rows_that_nobody_can_read_again).
                 log.info("cannot read an acknowledged message: %s", error)
                 return
+            # The message was removed since, so no row can be recognised by it.
             if stored is None:
                 continue
             candidates = alike.get((stored.subject, _payload(stored)), [])
             for index in candidates:
                 if _is_row(stored, flight.portion.members(index)[-1]):
+                    # Equal rows have a message each, so a message settles one of them.
                     candidates.remove(index)
                     flight.settle(index)
                     flight.portion.counted.stored += 1
@@ -124,19 +134,23 @@ class Recovery:
     def settle_in_place(self, flight: InFlight, index: int, refusal: Refusal) -> Outcome | None:
         """Return what to do about a row refused for what its subject has; None if that is the row.
 
-        The server compares an expected sequence before it looks at the message id, and a full
-        subject (`discard_new_per_subject`) refuses each row whose id the stream has forgotten. So
-        the message in the way may be this very row, stored by an earlier try. The row then counts
-        as a duplicate. A row without a message id is recognised by payload and headers, and looked
-        for only if it was sent more than once. In a group, only a row with an expected sequence is
-        looked up; its result holds for the group.
+        The message in the way may be this very row, stored by an earlier try. The row then counts
+        as a duplicate.
         """
+        # The server compares an expected sequence before it looks at the message id, and a full
+        # subject (`discard_new_per_subject`) refuses each row whose id the stream has forgotten.
         rows = flight.portion.members(index)
+        # A group is stored whole or not at all, so one row tells of all.
+        # Only an expected sequence leads to the one message that can be in its way.
         row = next((row for row in rows if row.expected is not None), rows[0])
+        # Without an id a row is recognised by payload and headers, which another writer's message
+        # may have as well. So the row must have been sent
+        # before (test_a_row_that_was_sent_once_is_not_looked_for).
         is_recognised = row.message_id is not None or flight.again[index]
         tells_of_all = len(rows) == 1 or row.expected is not None
         if not (is_recognised and tells_of_all):
             return Outcome.REFUSED
+        # The refusal names the last message of the subject, if it is about an expected sequence.
         last = last_revision(refusal.description)
         try:
             for name in self._streams_of(flight, row.subject):
@@ -147,12 +161,16 @@ class Recovery:
                         flight.settle_as_duplicate(index, name, sequence)
                         return None
         except JetStreamError as error:
+            # An error that passes, as in an election, leaves the question open.
+            # Without permission to read the stream nobody can answer it.
             log.info("cannot read what is stored in the place of a row: %s", error)
             return Outcome.RETRY if error.retriable else Outcome.REFUSED
         return Outcome.REFUSED
 
     def _streams_of(self, flight: InFlight, subject: str) -> list[str]:
         """Return the streams that may store a row: the target's, or those that capture it."""
+        # A dead letter may go to another stream than the rows: a full subject refuses it
+        # if an earlier attempt has stored it.
         target = self._target.at(subject)
         if target.stream and not flight.portion.any_stream:
             return [target.stream]
@@ -167,6 +185,9 @@ class Recovery:
         target = self._target.at(row.subject)
         subject = target.stored_at(row.subject)
         prefix = target.api_prefix
+        # A subject need not be UTF-8, and then no request of the API, which is JSON,
+        # can name it (test_a_row_is_known_again_at_a_subject_that_is_not_utf8).
+        # This request has the sequence alone.
         named = message(self._connection, stream, last, prefix=prefix) if last else None
         if named is not None:
             yield named
@@ -175,6 +196,7 @@ class Recovery:
             at = 1
             most = _MOST_OF_SUBJECT
         else:
+            # If the row is stored, it is the first message of its subject after the expected one.
             at = row.expected + 1
             most = 1
         for _ in range(most):
@@ -197,6 +219,8 @@ class Recovery:
             streams = self._streams_of(flight, subject)
             return why_too_large(self._connection, streams, flight, index, refusal, prefix)
         except JetStreamError as error:
+            # The account may not see the stream, or the API does not answer.
+            # The refusal then stands as the server gave it.
             log.info("cannot see whether a row is too large: %s", error)
         return None
 
@@ -221,6 +245,7 @@ def _named_rows(flight: InFlight) -> tuple[list[int], list[tuple[bytes, bytes, s
     if portion.ids is None:
         return [], []
     at = np.flatnonzero(flight.waiting)
+    # The server acknowledges a group with the sequence of its last message.
     last = as_arrow(at if portion.rows.ends is None else portion.rows.ends[at] - 1)
     ids = portion.ids.take(last).to_pylist()
     subjects = portion.rows.subject.take(last).to_pylist()
@@ -231,6 +256,7 @@ def _named_rows(flight: InFlight) -> tuple[list[int], list[tuple[bytes, bytes, s
 def _is_row(stored: RawMessage, row: RefusedRow) -> bool:
     """Whether a message is a row, by its id, or else by payload and headers."""
     headers = set(stored.headers.split(b"\r\n"))
+    # The id decides alone. Headers are compared line by line, because a stream may add lines.
     if row.message_id is not None:
         return b"Nats-Msg-Id: " + row.message_id in headers
     # A counter refuses a row without an increment, which may have no payload either.

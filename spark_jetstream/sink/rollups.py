@@ -1,19 +1,11 @@
 """Rows that remove others: roll-ups, and schedules, of which a subject keeps the last one. Pure.
 
 - The task sends such a row when the rows before it have their answers, and the rows after it when
-  it has its own: a row that is sent again after a timeout or a cut could otherwise be stored after
-  a later one, and remove it. `sub` and schedules concern the rows of their subject, `all` concerns
-  all rows.
-- The stream may have forgotten the message ids of an earlier attempt's first rows, and still know
-  those of its later rows: it would store the first rows again and drop the later ones as
-  duplicates. The task therefore sends a row once more, without an id, when it was stored before a
-  roll-up that it follows, and a roll-up also when it was stored before any row that it must remove.
-- With delivery exactly-once a task has one row for each schedule's subject: of two, a second
-  attempt would not find the first, and put it in the place of the second. Column `rollup` is
+  it has its own. `sub` and schedules concern the rows of their subject, `all` concerns all rows.
+- It sends a row once more, under another id, when the row was stored before a roll-up that it
+  follows, and a roll-up also when it was stored before any row that it must remove.
+- With delivery exactly-once a task has one row for each schedule's subject. Column `rollup` is
   refused for the same reason (`sink.preflight`).
-
-The server publishes the message of a schedule without its `Nats-Msg-Id`, and removes the schedule
-if it does not repeat (nats-server: server/scheduler.go). `Scheduled-Msg-Id` says which row it was.
 """
 
 from __future__ import annotations
@@ -60,6 +52,9 @@ class Rollups:
         """Note a fault for each row at the subject of an earlier one, if either is a schedule."""
         if not self._alone:
             return
+        # A second attempt would not find a schedule that a later row has replaced,
+        # and would put it in the place
+        # of that row (test_exactly_once_has_one_row_for_each_subject_of_a_schedule).
         for index, is_timed in enumerate(rows.scheduled.tolist()):
             if index in rows.faults:
                 continue
@@ -78,12 +73,17 @@ class Rollups:
         """Return the rows, those with a schedule with a header that has their message id."""
         if ids is None:
             return rows
+        # The server publishes the message of a schedule without its `Nats-Msg-Id`,
+        # and removes the schedule if it does not repeat (nats-server: server/scheduler.go).
+        # `Scheduled-Msg-Id` says which row it was.
         names = without(ids, ~rows.scheduled)
         return replace(rows, lines=with_header(rows.lines, SCHEDULED_ID.encode(), names))
 
     def turns(self, rows: Rows) -> Iterator[IntArray]:
         """Yield the indices of rows in turns: those of one may be in flight together."""
         rolling = rows.rolling
+        # A row that is sent again after a timeout or a cut could be stored after a later one,
+        # and remove it. So no roll-up is in flight with a row that it concerns.
         at = 0
         # A roll-up of all subjects is a turn by itself.
         for cut in np.flatnonzero(rows.rolling_all).tolist():
@@ -104,20 +104,27 @@ class Rollups:
         Return the indices of those that must be sent once more, and the sequence after which each
         must be stored.
         """
+        # The stream may have forgotten the ids of an earlier attempt's first rows,
+        # and still know those of its later rows. It then stores the first rows again,
+        # and drops the later ones as duplicates (test_a_roll_up_whose_id_the_stream_has_forgotten).
         rows = flight.portion.rows
         stored = flight.sequences
+        # Each vector has one value for each row: `stored` sequences (0: refused),
+        # `before` the sequence that the row must follow, `early` whether it does not.
         keys = subject_hashes(rows.subject)
         rolling = rows.rolling
         whole = rows.rolling_all
         # A roll-up must follow all rows that it removes, and another row only the roll-ups before
         # it.
         before = np.where(rolling, self._last.get(keys), self._rolled.get(keys))
+        # A roll-up of all subjects removes every message before it, whatever the subject.
         before = np.where(whole, self._last_of_all, np.maximum(before, self._rolled_all))
         early = flight.known & (stored < before)
         kept = np.flatnonzero(~early & (stored > 0))
         # The last message of each subject in the turn: the first one of each in descending order.
         latest = kept[np.argsort(-stored[kept])]
         subjects, first = np.unique(keys[latest], return_index=True)
+        # `HashMap.put` takes distinct hashes only.
         self._last.put(subjects, np.maximum(self._last.get(subjects), stored[latest[first]]))
         self._last_of_all = int(stored[kept].max(initial=self._last_of_all))
         # A turn has at most one roll-up of each subject.

@@ -23,6 +23,7 @@ from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import Target
 
+# The frames of rows without an answer stay in memory until then: they may have to be sent again.
 MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
 
 
@@ -69,11 +70,8 @@ class SharedReplies:
     """The answers to rows that have one reply subject: they say how many are stored, but not which.
 
     They prove that all `rows` rows are stored if there are as many, all good, of stream and domain
-    `place`, and each of a message of its own. A publish may have two answers, one of them late:
-    streams of two domains may capture a subject, and a leader that was frozen may answer after its
-    successor. So answers of another place prove nothing, even if there are no others. Nor do
-    answers to rows that had the subject before: `after` has the last message of each stream that
-    was known when these rows came, and theirs are not after it.
+    `place`, and each of a message of its own. `after` has the last message of each stream that was
+    known when these rows came.
     """
 
     def __init__(self, rows: int, place: tuple[str, str], after: Mapping[str, int]) -> None:
@@ -95,8 +93,11 @@ class SharedReplies:
         duplicates = int(np.count_nonzero(known))
         self.stored += count
         self.duplicates += duplicates
-        # Not after the last message that was known: an answer to rows that had the subject before.
+        # A leader that was frozen may answer after its successor, when the next portion has the
+        # subject.
         is_later = stored.sequences > self._after.get(stored.stream, 0)
+        # Messages up to the last one that was known are those of earlier rows
+        # (test_a_late_answer_to_rows_that_had_the_subject_before_proves_nothing).
         new = mine & ~known & is_later
         self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[new])
         self._known.append(stored.sequences[known])
@@ -112,8 +113,13 @@ class SharedReplies:
         if self.refused or self.stored != self.rows:
             return False
         fresh = self.sequences()
+        # Streams of two domains may capture a subject, and both answer one row.
+        # So any answer of another place spoils the proof, even if there are no others
+        # (test_two_answers_to_some_rows_prove_nothing).
         if list(fresh) != [self.place]:
             return False
+        # Two answers to one row name the same message. Duplicates may do so as well:
+        # rows with one message id are one message.
         return len(np.unique(fresh[self.place])) == self.rows - self.duplicates
 
     def sequences(self) -> dict[tuple[str, str], IntArray]:
@@ -160,6 +166,8 @@ class InFlight:
         if rows is not None:
             chosen = np.zeros(len(self.waiting), np.bool_)
             chosen[rows] = self.waiting[rows]
+        # `sent` is 0.0 before the first time. A row without an id is looked up in the stream only
+        # if it is in `again` (`Recovery.settle_in_place`).
         if self.sent:
             self.again |= chosen
         self.sent = now
@@ -179,6 +187,8 @@ class InFlight:
         Answers so far count no more.
         """
         assert self.replies is not None
+        # `take_shared` has counted these answers. They do not say which rows they are for,
+        # so each row counts again when it has an answer of its own.
         self.portion.counted.stored -= self.replies.stored
         self.portion.counted.duplicates -= self.replies.duplicates
         self.frames = frames
@@ -208,21 +218,28 @@ class InFlight:
         """Take the marked answers, the first ones to their rows."""
         counted = self.portion.counted
         sizes = self.portion.sizes
+        # `at` and `sequences` (int64) have one value for each answer: the index of its row,
+        # or group, and the message that stores it. The message of a group is its last one.
         at = stored.numbers[mine] - self.frames.first
         sequences = stored.sequences[mine]
         # Rows that an earlier attempt has stored: a message of the first try is none of those.
         twice = at[:0]
         if stored.duplicate[mine].any():
             twice = at[stored.duplicate[mine] & ~np.isin(sequences, self._own_sequences())]
+        # A late acknowledgement also settles a row that was refused before,
+        # and is due to be sent again.
         self.waiting[at] = False
         self._keep_due(self.waiting)
         self.sequences[at] = sequences
         self.known[twice] = True
         self._claim_known(stored.stream, twice)
+        # Two answers to one row count once, so the rows are counted by what `waiting` loses
+        # (test_answers_after_it_count_once).
         before = self.unanswered
         self.unanswered = int(sizes[self.waiting].sum())
         counted.stored += before - self.unanswered
         counted.duplicates += len(np.unique(twice))
+        # The messages of a group follow each other, and its answer names the last one.
         first = int((sequences - sizes[at]).min()) + 1
         counted.note(stored.stream, first, int(sequences.max()))
         # A row may have two answers, of which the first one counts.
@@ -266,6 +283,8 @@ class InFlight:
         self.settle(index)
         self.sequences[index] = sequence
         self.portion.counted.note_duplicate(stream, sequence, int(self.portion.sizes[index]))
+        # A row that expects a sequence is refused because of its first copy,
+        # which this attempt has stored (test_one_refused_row_among_others_that_expect_a_sequence).
         if sequence in self._own_sequences():
             self.portion.counted.duplicates -= 1
         else:
@@ -280,8 +299,11 @@ class InFlight:
 
 def _ending_at(last: IntArray, sizes: IntArray) -> IntArray:
     """Return the sequences of groups of messages, given the last one and the size of each."""
+    # Without groups, which is the usual case, each row is its last message.
     if (sizes == 1).all():
         return last
+    # For each message: the last sequence of its group, less the messages of all groups up to that
+    # one. The place among all messages, counted from 1, is added to it.
     before = np.repeat(last - np.cumsum(sizes), sizes)
     return before + np.arange(1, int(sizes.sum()) + 1)
 
@@ -316,9 +338,14 @@ class Window:
 
         Rows with more than `max_payload` bytes are refused.
         """
+        # A reply subject for each row overflows the server's cache of 1,024 subjects,
+        # which costs a fifth to a quarter of its speed. Before the first answer no place is known
+        # that could prove anything.
         shared = shared and self.may_share and len(self._places) == 1
         place = next(iter(self._places)) if shared else None
         flight = InFlight(portion, self._frames(portion, shared=shared), max_payload, place)
+        # The server closes the connection for a message of more than `max_payload` bytes
+        # (test_a_row_that_is_larger_than_the_account_may_send_is_named).
         for index in np.flatnonzero(~flight.waiting).tolist():
             size = int(flight.frames.size[index])
             why = (
@@ -329,11 +356,17 @@ class Window:
         return flight
 
     def _frames(self, portion: Portion, *, shared: bool = False) -> Encoded:
+        # The stream answers each row once, so a shared number is free again
+        # when all its answers are there. A number of a single row is never used again:
+        # a late answer would count for another row.
         if shared and self._free:
             first = self._free.pop()
         else:
             first = self._next
             self._next += 1 if shared else len(portion.sizes)
+        # A mirror on a server before 2.11.6 stops for good at a message with `Nats-Expected-Stream`
+        # (test_a_server_whose_mirrors_stop_at_the_name_of_a_stream). Answers alone then tell the
+        # stream.
         stream = portion.stream if self._names_stream else None
         return encode(
             portion.rows, portion.ids, stream, inbox=self._inbox, first_number=first, shared=shared
@@ -348,6 +381,7 @@ class Window:
         """Whether a portion may be in flight as well. With nothing in flight it always may."""
         size = sum(int(sent.frames.bounds[-1]) for sent in (flight, *self.portions))
         fits = flight.unanswered + self.unanswered <= self._most and size <= MAX_BYTES_IN_FLIGHT
+        # A portion with more bytes than the window would wait for ever.
         return fits or not self.portions
 
     def patience(self, now: float, ack_timeout: float) -> float:
@@ -374,11 +408,15 @@ class Window:
         Return a row that is not stored by the target.
         """
         for flight in self.portions:
+            # `at` (int64) has the index of the row of each answer in this portion.
+            # Answers to other portions are below 0 or behind the last row.
             at = stored.numbers - flight.frames.first
             numbers = 1 if flight.frames.shared else len(flight.waiting)
             mine = (at >= 0) & (at < numbers)
             if not mine.any():
                 continue
+            # Dead letters and second copies may go to other streams,
+            # which says nothing of the rows.
             if not flight.portion.any_stream:
                 self._places.add((stored.stream, stored.domain))
             if flight.frames.shared:
@@ -405,6 +443,8 @@ class Window:
                     if index == 0:
                         flight.refuse_shared()
                         break
+                # A group has several answers to one try. Those after the first refusal are passed
+                # over.
                 elif flight.awaits(index):
                     yield flight, index, refusal
                     break
@@ -417,6 +457,7 @@ class Window:
         """
         unproven = []
         for flight in list(self.portions):
+            # `unanswered` may fall below 0: a row may have two answers.
             if not flight.frames.shared or flight.replies is None or flight.unanswered > 0:
                 continue
             if flight.replies.proof:
