@@ -72,6 +72,7 @@ class Columns:
         columns: dict[str, pa.Array] = {}
         for index, name in enumerate(self.names):
             column = batch.column(index)
+            # Later steps expect nulls of a type that the column can have.
             if pa.types.is_null(column.type) and name in self.accepted:
                 column = pa.nulls(len(column), _ARROW[self.accepted[name][0]])
             columns[name] = column
@@ -123,6 +124,7 @@ class Columns:
             if name == "subject" and subject is not None:
                 continue
             if name not in kinds:
+                # An increment of a counter has no payload.
                 if name == "data" and "incr" in kinds:
                     continue
                 raise SchemaError(f'the DataFrame has no column "{name}"{rest}')

@@ -43,6 +43,7 @@ EXPECTED_HEADER = EXPECTED.encode()
 
 # At most as many digits as fit into 64 bits.
 _EXPECTED_LINE = rf"(?m)^{EXPECTED}: (?P<sequence>\d{{1,18}})\r\n"
+# The sink puts the increment before all other lines (`sink.row_reading`).
 _INCREMENT_LINE = rf"\A{INCREMENT.decode()}(?P<number>[^\r]*)"
 
 
@@ -90,6 +91,7 @@ class Commands:
 
     def take(self, pick: pa.Array) -> Commands:
         """Return the commands of the rows with these indices."""
+        # Most rows ask for nothing, and this is called for each portion.
         if self is NO_COMMANDS:
             return self
         columns = {}

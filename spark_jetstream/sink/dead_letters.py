@@ -1,7 +1,6 @@
 """Dead letters: messages made of rows that can never be stored. Pure.
 
-docs/writing.md has the headers of a dead letter. If the row's own headers do not fit, the dead
-letter has none of them: the reason must get through.
+docs/writing.md has the headers of a dead letter.
 """
 
 from __future__ import annotations
@@ -76,6 +75,7 @@ def _letter(row: RefusedRow, message_id: bytes | None, most: int) -> tuple[bytes
     # The encoder adds the line of the id.
     named = [] if message_id is None else [b"Nats-Msg-Id: " + message_id]
     head = _AROUND + _size([*own, cut, *named])
+    # The reason must get through, so the row's own headers go first if not all of them fit.
     if head + _size(kept) > min(_MAX_HEADERS, most):
         kept = []
     room = max(most - head - _size(kept), 0)
@@ -145,4 +145,5 @@ def _one_line(text: bytes) -> bytes:
     """Return text that fits into a header, cut at the end of a character."""
     if len(text) > _LONGEST:
         text = text[:_LONGEST].decode("utf-8", "ignore").encode()
+    # A line end would end the header, and the rest would be another one.
     return _CONTROL.sub(b" ", text)

@@ -92,13 +92,19 @@ def encode(
     row without one. Only `stream` may store the rows, if it is given; increments of counters do not
     say so.
     """
+    # The rows of a group have the number of their group. Its messages ask at one reply subject:
+    # the server names the reason of a refusal in the answer to the message that it refuses,
+    # and answers each later one with "incomplete".
     number = first_number + np.arange(len(rows))
     if rows.ends is not None:
         number = first_number + np.searchsorted(rows.ends, np.arange(len(rows)), side="right")
         rows = _as_batches(rows, number, inbox)
+    # All vectors have one value for each row, in bytes (int64). `own` is one text for all rows
+    # where their lines are the same, so that Arrow joins a constant.
     own = _own_lines(rows, ids, stream)
     line_size = lengths(rows.lines)
     own_size = len(own) if isinstance(own, bytes) else lengths(own)
+    # A row without header lines is a PUB frame, and the server stores no header block for it.
     headed = own_size + line_size > 0
     head_size = np.where(headed, len(_VERSION) + own_size + line_size + len(_CR_LF), 0)
     size = head_size + lengths(rows.data)
@@ -107,6 +113,8 @@ def encode(
     else:
         reply = piece(f" {inbox}.".encode())
         address = [rows.subject, reply, decimal(as_arrow(number)), _BLANK]
+    # Most portions have headers in all rows or in none. Their control lines are made
+    # of fewer parts.
     if not headed.any():
         parts = [_PUB, *address, _number(size), _LINE_END]
     elif headed.all():
@@ -116,12 +124,16 @@ def encode(
     else:
         parts = _mixed_parts(rows, address, own, headed, head_size, size)
     joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, NOTHING)
+    # The value buffer goes to the connection without a copy. The offsets
+    # (int32) say where the frame of each row begins, so that the row can be sent again.
     _, offsets, data = joined.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(rows) + 1).astype(np.int64)
     if rows.ends is not None:
         edges = np.concatenate(([0], rows.ends))
         bounds = bounds[edges]
+        # The server compares each message of a group with `max_payload`.
         size = np.maximum.reduceat(size, edges[:-1])
+    # Arrow has no value buffer for an array without rows.
     return Encoded(data or b"", bounds, size, first_number, shared)
 
 
@@ -129,15 +141,16 @@ def _as_batches(rows: Rows, number: IntArray, inbox: str) -> Rows:
     """Return the rows of groups with the header lines of atomic batches.
 
     `number` is that of each row's group.
-
-    Sent again, a batch has the same id: its first message ends what the server still has of an
-    earlier try.
     """
     assert rows.ends is not None
     places = np.arange(1, len(rows) + 1)
     sizes = np.diff(rows.ends, prepend=0)
     before = np.repeat(rows.ends - sizes, sizes)  # rows of earlier groups
     is_last = as_arrow(np.isin(places, rows.ends))
+    # The id is the same each time: the first message of a batch that is sent again ends what the
+    # server still has of an earlier try. All copies hold the same bytes,
+    # so no mixture of two can be stored. The header names are those of ADR-50,
+    # and sequences begin at 1.
     lines = pc.binary_join_element_wise(
         rows.lines,
         piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()),
@@ -172,6 +185,7 @@ def _mixed_parts(
         _number(size),
         _LINE_END,
         only_headed(piece(_VERSION)),
+        # Rows without headers have no lines of either kind, so these parts are empty for them.
         piece(own) if isinstance(own, bytes) else own,
         rows.lines,
         only_headed(_LINE_END),

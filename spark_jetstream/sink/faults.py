@@ -44,6 +44,7 @@ def note_each(
     Looks at each distinct value once.
     """
     bad = np.zeros(len(values), np.bool_)
+    # A column often has few distinct values, and `fault` is Python for each.
     reasons: dict[bytes, str | None] = {}
     for at in np.flatnonzero(doubtful).tolist():
         value = values[at].as_py()
@@ -63,6 +64,7 @@ def note_subjects(faults: Faults, subject: pa.BinaryArray) -> None:
         "column subject is null" if one is None else subject_fault(one)
         for one in coded.dictionary.to_pylist()
     ]
+    # The usual case: no row is looked at.
     if not any(reasons):
         return
     for index, code in enumerate(coded.indices.to_pylist()):
@@ -84,6 +86,7 @@ def subject_fault(subject: bytes) -> str | None:
         return f"its subject {shown_bytes(subject)} has an empty token"
     if b"*" in tokens or b">" in tokens:
         return f"its subject {shown_bytes(subject)} has a wildcard"
+    # No stream of the user's captures these: the server answers them itself.
     if tokens[0] in (b"$JS", b"$SYS"):
         return f"its subject {shown_bytes(subject)} is one of the server's own"
     return None

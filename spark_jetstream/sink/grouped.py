@@ -42,6 +42,8 @@ class Grouped(Free):
         names = rows.commands.group
         assert names is not None
         self._groups.update(names.drop_null().unique().to_pylist())
+        # The rows of a group may be anywhere in the partition, so the task holds them
+        # until its last row.
         grouped = rows.take(np.flatnonzero(rows.grouped))
         self._held.append(grouped)
         self._held_bytes += grouped.data.nbytes + grouped.lines.nbytes
@@ -55,6 +57,7 @@ class Grouped(Free):
         """Keep rows whose ids the stream knows, to find out about them, and give up the others."""
         others = []
         for row in rows:
+            # The server does not say which id of the group it has, nor whether it has all of them.
             if row.err_code == _KNOWN:
                 self._known.append(row)
             else:
@@ -73,6 +76,7 @@ class Grouped(Free):
     def _send_groups(self, rows: Rows) -> None:
         """Send the rows of whole groups."""
         sender = self.sender
+        # Ids are made once, before rows are left out: equal rows of a group are numbered.
         rows = replace(rows, msg_id=sender.ids(rows))
         found = Totals(claims=sender.totals.claims)
         missing, _ = sender.without_stored(rows, rows.msg_id, found)
@@ -100,10 +104,12 @@ class Grouped(Free):
             known = self._known
             self._known = []
             rows, ids = questions(known)
+            # The totals are thrown away: a question is no row of the task.
             flight = publisher.publish(rows, ids, self.sender.stream, Totals(), any_stream=True)
             # An id that the stream does not have is refused, which is the answer.
             while publisher.wait():
                 publisher.take_refused()
+            # A sequence of 0 means that the stream does not have the id.
             for group in groups_of(known, flight.sequences.tolist()):
                 self._settle_known_group(group)
             self.wait()
@@ -112,6 +118,9 @@ class Grouped(Free):
         """Count a group as stored, give it up, or send it again if the stream has forgotten it."""
         sender = self.sender
         if group.has_none and not group.has_twins:
+            # The stream has forgotten all ids since it refused the group.
+            # It is sent as after the duplicate window
+            # (test_message_ids_that_the_stream_forgets_while_they_are_looked_for).
             again = group.to_send()
             sender.publish(again, again.msg_id)
         elif self._is_stored(group):
@@ -128,8 +137,10 @@ class Grouped(Free):
         if group.has_none:
             return False
         sender = self.sender
+        # A group is stored whole or not at all, so one id that the sink has made tells of all rows.
         if sender.message_ids is not None and group.has_made(sender.task):
             return True
+        # An id of the user's may be that of another row, so each message of the group is compared.
         for index, sequence in enumerate(group.all_sequences()):
             headers = sender.publisher.headers_of(sender.stream, sequence)
             if headers is None or not group.is_row(index, headers):

@@ -48,6 +48,8 @@ def sorted_out(rows: Rows, missing: IntArray) -> tuple[list[RefusedRow], Rows]:
     `rows` are whole groups with their ids, and `missing` the numbers of the rows that no earlier
     attempt has stored.
     """
+    # The rows of a group are neighbours, so a group begins where the code changes. -1 is no code,
+    # and makes an edge at both ends.
     edges = np.flatnonzero(np.diff(_codes(rows), prepend=-1, append=-1)).tolist()
     ids = [None] * len(rows) if rows.msg_id is None else rows.msg_id.to_pylist()
     is_missing = np.isin(rows.number, missing)
@@ -60,9 +62,12 @@ def sorted_out(rows: Rows, missing: IntArray) -> tuple[list[RefusedRow], Rows]:
         left = int(np.count_nonzero(is_missing[begin:end]))
         why = _group_fault(rows, at, expecting)
         if why is None and 0 < left < len(at):
+            # A server refuses a group of which it has one id (error 10201),
+            # so this one can never be whole.
             why = f"the stream has {len(at) - left} of its message ids already"
         if why is not None:
             why = of_group(rows, at, why)
+            # A group that is stored as a whole is in neither list.
             refused += [RefusedRow(rows, index, ids[index], why, 0) for index in at]
         elif left:
             kept += at
@@ -77,6 +82,8 @@ def _group_fault(rows: Rows, at: range, expecting: BoolArray) -> str | None:
     for index in at:
         if index in rows.faults:
             return f"row {rows.number[index]} of it: {rows.faults[index]}"
+    # A server answers it as it answers a subject with a message under way,
+    # for which the sink would wait (test_a_group_that_expects_the_sequence_of_its_own_row).
     late = _late(rows, at, expecting)
     if late is None:
         return None

@@ -47,6 +47,7 @@ def header_lines(headers: pa.Array, faults: Faults) -> tuple[pa.BinaryArray, dic
     headers = headers.drop_null()  # a null map may have entries in the child array
     # All entries of all maps, one after the other: name, value (or values), and row of each.
     offsets = as_vector(headers.offsets).astype(np.int64)
+    # A slice of a column keeps the child arrays whole: its first entry is at its first offset.
     base = int(offsets[0]) if len(given) else 0
     sizes = np.diff(offsets)
     total = int(sizes.sum())
@@ -60,6 +61,8 @@ def header_lines(headers: pa.Array, faults: Faults) -> tuple[pa.BinaryArray, dic
         values = values.filter(as_arrow(allowed))
         row = row[allowed]
 
+    # From here on `names` and `values` have one entry for each header line, and `row`
+    # (int64, in ascending order) has the index of its row.
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         # One entry for each value of a list.
         note(faults, pc.is_null(values), "column headers holds a null list of values", row)
@@ -70,6 +73,7 @@ def header_lines(headers: pa.Array, faults: Faults) -> tuple[pa.BinaryArray, dic
         values = pc.list_flatten(values)
 
     values = as_bytes(values)
+    # A CR or LF in a value would end the line, and begin another header.
     bad = note(faults, pc.is_null(values), "column headers holds a null value", row)
     broken = pc.match_substring_regex(values, _CR_OR_LF)
     bad |= note(faults, broken, "a value in column headers holds a line end", row)
@@ -79,6 +83,7 @@ def header_lines(headers: pa.Array, faults: Faults) -> tuple[pa.BinaryArray, dic
         values = values.filter(good)
         row = row[~bad]
 
+    # `row` ascends, so the lines of each row are neighbours.
     lines = pc.binary_join_element_wise(names, _COLON, values, LINE_END, NOTHING)
     return _by_row(lines, np.searchsorted(row, np.arange(count + 1))), left_out
 
@@ -92,6 +97,8 @@ def _allowed(
     """
     coded = names.dictionary_encode()
     distinct: list[bytes] = coded.dictionary.to_pylist()
+    # `codes` has the index in `distinct` for each header; `bad` and `drop` have a flag
+    # for each name.
     codes = as_vector(coded.indices)
     bad = np.array([not _HEADER_NAME.fullmatch(name) for name in distinct], np.bool_)
     drop = np.array([bool(SERVER_HEADERS.fullmatch(name)) for name in distinct], np.bool_)

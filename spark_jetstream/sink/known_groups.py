@@ -1,9 +1,7 @@
 """Groups that a stream refused for a message id that it has: are they stored already? Pure.
 
-The server stores a group whole or not at all, and forgets each message id by itself: when the
-duplicate window ends, or when it starts again and the message is gone. So one id that the sink has
-made tells of its whole group. An id of the user's may be that of another row, so each message of
-such a group is looked at.
+One id that the sink has made tells of its whole group. An id of the user's may be that of another
+row, so each message of such a group is looked at.
 """
 
 from __future__ import annotations
@@ -55,6 +53,9 @@ class KnownGroup:
     def has_made(self, task: WriteTask) -> bool:
         """Whether the stream has an id that the sink has made for the batch of a task."""
         for row, sequence in zip(self.rows, self.sequences, strict=True):
+            # The server forgets each id by itself: when the duplicate window ends,
+            # or when it starts again and the message is gone. So a stored group may lack some
+            # of its ids (test_a_group_is_stored_of_which_a_server_has_lost_an_id).
             if sequence and row.message_id is not None and task.has_made(row.message_id):
                 return True
         return False
@@ -81,12 +82,10 @@ class KnownGroup:
 
 
 def questions(known: Sequence[RefusedRow]) -> tuple[Rows, pa.BinaryArray]:
-    """Return rows and ids to publish, whose answers say which messages have these ids.
-
-    They are roll-ups of a kind that does not exist. The server looks for the id of such a message
-    before it refuses it, and never stores it (nats-server: server/jetstream_batching.go,
-    checkMsgHeadersPreClusteredProposal).
-    """
+    """Return rows and ids to publish, whose answers say which messages have these ids."""
+    # A roll-up of a kind that does not exist: the server looks for the id of the message before it
+    # refuses it, and never stores it (nats-server: server/jetstream_batching.go,
+    # checkMsgHeadersPreClusteredProposal).
     lines = repeated(b"Nats-Rollup: none\r\n", len(known))
     nothing = repeated(b"", len(known))
     rows = Rows(
@@ -108,4 +107,5 @@ def groups_of(known: Sequence[RefusedRow], sequences: Sequence[int]) -> Iterator
 
 
 def _group_of(place: tuple[RefusedRow, int]) -> bytes | None:
+    # Compared by the whole name: the part that errors show may be that of another group as well.
     return place[0].group

@@ -42,6 +42,7 @@ _OPERATION_LINES = binaries(
         for headers in (*(OPERATION_HEADERS[name] for name in OPERATIONS), {})
     ]
 )
+# The fast path: keys that match need no closer look (`protocol.subjects.key_fault`).
 _GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
 
 
@@ -85,6 +86,7 @@ def rows_of(
     lines = repeated(b"", count)
     if "operation" in given:
         operations = _operations(as_bytes(given["operation"]), faults)
+        # `operations` (int64) has one of the four numbers above for each row.
         if (operations != _PUT).any():
             lines = _OPERATION_LINES.take(as_arrow(operations))
             # A row with an unknown operation keeps its value: its dead letter shows it.
@@ -107,6 +109,7 @@ def rows_of(
         "column value is null, which only a row with operation DELETE or PURGE may be",
     )
     lines = with_ttl(lines, given, faults)
+    # A revision of a key is the sequence of its message (ADR-8).
     expected = expected_sequences(given, "expected_revision", faults)
     lines = with_expected(lines, expected)
     subject = pc.binary_join_element_wise(
@@ -166,15 +169,22 @@ def rounds(subject: pa.BinaryArray, alone: BoolArray | None = None) -> Iterator[
     coded = subject.dictionary_encode()
     codes = as_vector(coded.indices)
     if len(coded.dictionary) == len(codes):
+        # The usual case: no subject comes twice, and no row waits for another.
         yield from [np.arange(len(codes))] if len(codes) else ()
         return
+    # Rows sorted by subject, in their own order within each. `codes` has the number
+    # of each subject.
     order = np.argsort(codes, kind="stable")
     ranked = codes[order]
     same = ranked[1:] == ranked[:-1]
+    # Whether a row must wait for the row before it with the same subject.
     apart = same if alone is None else same & (alone[order[1:]] | alone[order[:-1]])
     count = np.concatenate(([0], np.cumsum(apart)))
     heads = np.flatnonzero(np.concatenate(([True], ~same)))
+    # The round of a row is how many rows of its subject had to wait up to it.
+    # `heads` are the places of the first row of each subject, whose counts are taken away.
     turn = np.empty(len(codes), np.int64)
     turn[order] = count - np.repeat(count[heads], np.diff(np.append(heads, len(codes))))
+    # Stable, so that the rows of a round keep their order.
     by_turn = np.argsort(turn, kind="stable")
     yield from np.split(by_turn, np.cumsum(np.bincount(turn))[:-1])

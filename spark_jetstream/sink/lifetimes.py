@@ -47,8 +47,10 @@ def _ttl_fault(ttl: bytes, column: str) -> str | None:
     Servers refuse a text that is no TTL.
     """
     text = ttl.decode("utf-8", "replace")
+    # `isdigit` alone also takes digits of other scripts.
     if text.isascii() and text.isdigit():  # seconds
         digits = text.lstrip("0")
+        # More than ten digits are beyond 317 years, and Python refuses to read thousands of digits.
         too_long = len(digits) > 10 or int(digits or 0) > LONGEST_TTL // 10**9
     else:
         too_long = (go_duration(text) or 0) > LONGEST_TTL
@@ -66,6 +68,10 @@ def schedules(values: pa.Array) -> pa.BinaryArray:
     A timestamp is a time in UTC.
     """
     if pa.types.is_timestamp(values.type):
+        # Without its zone Arrow writes the time as it counts it, which is UTC
+        # (test_a_timestamp_is_a_schedule_in_utc).
+        # Without its zone Arrow writes the time as it counts it, which is UTC
+        # (test_a_timestamp_is_a_schedule_in_utc).
         values = values.cast(pa.timestamp("us")).cast(pa.string())
         return pc.replace_substring_regex(as_bytes(values), r"^(\d+-\d+-\d+) (.+)", r"@at \1T\2Z")
     return pc.replace_substring_regex(as_bytes(values), r"^(\d{4}-\d\d-\d\dT)", r"@at \1")
@@ -87,10 +93,12 @@ def _note_far(values: pa.Array, times: pa.BinaryArray, faults: Faults) -> BoolAr
     Return the bad ones.
     """
     if pa.types.is_timestamp(values.type):
+        # `micros` (int64) has microseconds since 1970, 0 for null, which is near enough.
         micros = as_vector(pc.coalesce(values.cast(pa.timestamp("us")).cast(pa.int64()), ZERO))
         far = (micros < _FIRST_MICROSECOND) | (micros > _LAST_MICROSECOND)
         return note_each(faults, times, far, _no_time)
     timed = flags(pc.or_(pc.starts_with(times, _AT), pc.starts_with(times, _EVERY)))
+    # Only these few are read one by one in Python.
     doubtful = timed & ~flags(pc.match_substring_regex(times, _NEAR_SCHEDULE))
     return note_each(faults, times, doubtful, _schedule_fault)
 

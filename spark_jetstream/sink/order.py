@@ -54,6 +54,8 @@ class Order(ABC):
 
     def settle(self) -> None:
         """Handle the rows that were refused, and those that are refused meanwhile."""
+        # Handling rows may refuse others, such as a dead letter. A loop over the queue needs no
+        # recursion.
         while rows := self.sender.publisher.take_refused():
             self.handle_refused(rows)
 

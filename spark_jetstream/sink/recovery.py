@@ -92,8 +92,8 @@ class Recovery:
                 stored = message(self._connection, stream, sequence, prefix=self._target.api_prefix)
             except JetStreamError as error:
                 # The account may not read the stream, or the stream does not answer.
-                # The rows are sent again: some may be stored twice,
-                # and none is missing (test_refusals_of_rows_that_nobody_can_read_again).
+                # The rows are sent again: some may be stored twice, and none is missing
+                # (test_refusals_of_rows_that_nobody_can_read_again).
                 log.info("cannot read an acknowledged message: %s", error)
                 return
             # The message was removed since, so no row can be recognised by it.
@@ -144,8 +144,8 @@ class Recovery:
         # Only an expected sequence leads to the one message that can be in its way.
         row = next((row for row in rows if row.expected is not None), rows[0])
         # Without an id a row is recognised by payload and headers, which another writer's message
-        # may have as well. So the row must have been sent
-        # before (test_a_row_that_was_sent_once_is_not_looked_for).
+        # may have as well. So the row must have been sent before
+        # (test_a_row_that_was_sent_once_is_not_looked_for).
         is_recognised = row.message_id is not None or flight.again[index]
         tells_of_all = len(rows) == 1 or row.expected is not None
         if not (is_recognised and tells_of_all):
@@ -256,7 +256,7 @@ def _named_rows(flight: InFlight) -> tuple[list[int], list[tuple[bytes, bytes, s
 def _is_row(stored: RawMessage, row: RefusedRow) -> bool:
     """Whether a message is a row, by its id, or else by payload and headers."""
     headers = set(stored.headers.split(b"\r\n"))
-    # The id decides alone. Headers are compared line by line, because a stream may add lines.
+    # Headers are compared line by line: the stored message also has lines that the encoder adds.
     if row.message_id is not None:
         return b"Nats-Msg-Id: " + row.message_id in headers
     # A counter refuses a row without an increment, which may have no payload either.

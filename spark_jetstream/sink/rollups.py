@@ -53,8 +53,8 @@ class Rollups:
         if not self._alone:
             return
         # A second attempt would not find a schedule that a later row has replaced,
-        # and would put it in the place
-        # of that row (test_exactly_once_has_one_row_for_each_subject_of_a_schedule).
+        # and would put it in the place of that row
+        # (test_exactly_once_has_one_row_for_each_subject_of_a_schedule).
         for index, is_timed in enumerate(rows.scheduled.tolist()):
             if index in rows.faults:
                 continue

@@ -58,6 +58,7 @@ def _account_room(connection: Connection, state: StreamSummary, prefix: str | No
     info = ask(connection, jsapi.ACCOUNT_INFO, context=context, prefix=prefix)
     replicas = max(1, state.num_replicas)
     kind = "max_memory" if state.storage == "memory" else "max_storage"
+    # An account may have limits for each number of replicas, and then none for all.
     tier = jsapi.field(info, f"tiers.R{replicas}.limits.{kind}", int, context, 0)
     if tier:
         return tier
@@ -73,6 +74,8 @@ def _why_too_large(
     `room` <= 0 means no limit.
     """
     rows = flight.portion.members(index)
+    # A group is stored whole, so a stream that keeps fewer messages never has room for it
+    # (test_a_group_of_more_rows_than_its_stream_keeps_is_refused).
     if 0 < state.max_msgs < len(rows):
         most = f"stream {state.name} keeps {state.max_msgs:,} at most"
         return f"it has {len(rows):,} rows, and {most}"

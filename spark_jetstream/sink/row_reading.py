@@ -85,6 +85,7 @@ def _payloads(given: Given, count: int, faults: Faults) -> pa.BinaryArray:
     data = as_bytes(given["data"]) if "data" in given else pa.nulls(count, pa.binary())
     if "incr" in given:
         empty = pc.and_(pc.is_null(data), pc.is_null(given["incr"]))
+        # An increment of a counter has no payload (ADR-49).
         note(faults, empty, "columns data and incr are null")
     else:
         note(faults, pc.is_null(data), "column data is null")
@@ -104,6 +105,7 @@ def _with_commands(
     lines: pa.BinaryArray, given: Given, data: pa.BinaryArray, faults: Faults
 ) -> tuple[pa.BinaryArray, Commands]:
     """Add the header lines of all command columns. Return the commands as well."""
+    # Message ids depend on the order of the header lines, so the order of these steps must stay.
     expected = expected_sequences(given, "expected_last_subject_sequence", faults)
     lines = with_expected(lines, expected)
     asked: dict[str, pa.BinaryArray] = {}
@@ -117,6 +119,7 @@ def _with_commands(
     if "atomic_group" in given:
         group = header_values(given["atomic_group"], "atomic_group", faults)
         lines = with_header(lines, GROUP_HEADER, group)
+    # Most rows ask for nothing, and `Rows.take` then has no columns to take.
     if expected is None and group is None and not asked:
         return lines, NO_COMMANDS
     return lines, Commands(group, expected, **asked)
@@ -138,6 +141,8 @@ def _with_schedules(
     note(faults, lacking, "column schedule_target is null, unlike schedule")
     for column, read in (("schedule_target", header_values), ("schedule_ttl", ttl_values)):
         if column in given:
+            # A target or a TTL without a schedule means nothing
+            # (test_without_a_schedule_a_target_and_a_ttl_do_not_count).
             values = without(given[column], flags(pc.is_null(times)))
             asked[column] = as_bytes(values)
             lines = with_header(lines, COMMAND_HEADERS[column], read(values, column, faults))
@@ -151,6 +156,7 @@ def _with_rollups(
     values = as_bytes(given["rollup"])
     unknown = pc.invert(pc.match_substring_regex(values, _ROLLUP))
     bad = note(faults, unknown, "column rollup must be sub or all, or null")
+    # The dead letter of a row shows the value as it was given, also an invalid one.
     asked["rollup"] = values
     return with_header(lines, COMMAND_HEADERS["rollup"], without(values, bad))
 
@@ -180,5 +186,7 @@ def _with_increments(
         both = pc.and_(pc.is_valid(values), there)
         why = f"it has column incr and column {name}: an increment of a counter can have no {name}"
         note(faults, both, why)
+    # The increment is the first line, so that `Commands.in_lines` finds it
+    # (test_the_header_is_the_first_line).
     increments = header(COMMAND_HEADERS["incr"], without(values, bad))
     return pc.binary_join_element_wise(increments, lines, NOTHING)

@@ -148,6 +148,7 @@ class Rows:
     @property
     def rolling(self) -> BoolArray:
         """The rows that replace others of their subject, or all others."""
+        # A subject keeps its last schedule: a schedule is a roll-up of its subject (ADR-51).
         return self.scheduled | self._having(self.commands.rollup)
 
     @property
@@ -221,6 +222,7 @@ class RefusedRow:
     def expecting(self, sequence: int) -> Rows:
         """Return the row, which expects a sequence, as one that expects another."""
         row = self.rows.take(np.array([self.index]))
+        # The server reads the header line, and the sink the column: both change.
         line = EXPECTED_HEADER + b": %d\r\n"
         lines = self.lines.replace(line % self.expected, line % sequence)
         commands = replace(row.commands, expected=as_arrow(np.array([sequence])))

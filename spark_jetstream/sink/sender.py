@@ -49,6 +49,7 @@ class Sender:
         self._letter_ids: MessageIds | None = None
         if scheme is not None:
             self.message_ids = MessageIds(task, scheme)
+            # A dead letter must not have the id of its row: the server would drop one of them.
             self._letter_ids = MessageIds(task, scheme, dead=True)
         self.totals = TaskTotals(_claims(scheme, ledger))
         self.publisher = Publisher(
@@ -101,8 +102,11 @@ class Sender:
         ledger = self._ledger
         if ledger is None or ids is None:
             return rows, ids
+        # The ledger notes the next sequence of a stream before the first row goes there,
+        # so that a later attempt knows from where on to look.
         lost = ledger.begin(rows.subject, stream)
         if lost:
+            # No stream captures these subjects, so no stream can be noted for them.
             captured = np.array([subject not in lost for subject in rows.subject.to_pylist()])
             why = Target().no_stream
             self.refuse(
@@ -136,11 +140,15 @@ class Sender:
         """
         subject = self._dead_letter_subject
         if subject is None or any(row.raw_subject == subject.encode() for row in refused):
+            # A dead letter that cannot be stored would make another one, and so on.
             raise self.publisher.failure(refused[0])
         counted = self.totals.dead_letters
+        # A portion can refuse thousands of rows at once (test_thousands_at_once).
         for at in range(0, len(refused), self.most):
             some = refused[at : at + self.most]
             letters, ids = dead_letters(some, subject, self.publisher.max_payload, self._letter_ids)
+            # The stream of dead letters forgets message ids like any other. `None`:
+            # they may go to any stream.
             letters, ids = self._without_stored(letters, ids, None, counted)
             if len(letters):
                 self.publisher.publish(letters, ids, None, counted, any_stream=True)
@@ -154,6 +162,8 @@ class Sender:
 def _claims(scheme: Scheme | None, ledger: Ledger | None) -> Claims | None:
     """Return the claims of a task, None where each message is the row of one task."""
     claims = Claims()
+    # Equal rows of two tasks have one id, and the server keeps one message for both. The driver
+    # sees by the claims that a copy is missing.
     if ledger is not None:
         claims.renaming = ledger.renaming
         return claims

@@ -58,6 +58,7 @@ def _warn_of_lost_ids(state: StreamSummary, options: SinkOptions, needs: frozens
 
     The server then takes the ids from the messages that it still has (nats-server: server/stream.go, rebuildDedupe).
     """
+    # At-least-once promises nothing about copies, and exactly-once finds ids in the stream itself.
     keeps_ids = options.delivery == "deduplicated" and state.duplicate_window > 0
     removals = _removals_within_window(state, needs) if keeps_ids else None
     if removals is None or not first_time(f"ids of {state.name} at {options.connection!r}"):
@@ -80,6 +81,7 @@ def _removals_within_window(state: StreamSummary, needs: frozenset[str]) -> str 
         return f"when newer ones of their subject come (max_msgs_per_subject {state.max_msgs_per_subject})"
     if "schedule" in needs:
         return "of schedules when it has published them"
+    # `max_age` is in nanoseconds, `duplicate_window` in seconds.
     if 0 < state.max_age < state.duplicate_window * 1e9:
         return f"after {state.max_age / 1e9:g} s (max_age), within its duplicate_window"
     return None
@@ -92,6 +94,7 @@ def _warn_of_a_small_stream(
 
     It stores such a message, acknowledges it, and removes it at once.
     """
+    # A stream that discards what is new refuses such a row instead (`sink.room`).
     if state.discard != "old" or state.max_bytes <= 0:
         return
     largest = requests.call(attrgetter("max_payload"))
@@ -123,6 +126,8 @@ def _warn_of_own_replies(state: StreamSummary, connection: ConnectionOptions) ->
 
 
 def _warn_of_a_short_window(state: StreamSummary, options: SinkOptions) -> None:
+    # A row is sent again at the latest when an outage, or the wait for its acknowledgement,
+    # is over.
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if options.delivery != "deduplicated" or state.duplicate_window >= needed:
         return
@@ -153,6 +158,7 @@ def check_interval(
     requests = Requests(connect, options.connection.connect_timeout)
     before = f"{write}.{batch - 1}.".encode()
     for name, (first, _) in streams.items():
+        # Without a message before the first one there is nothing to compare with.
         if (write, name) in _warned or first < 2:
             continue
         try:

@@ -111,6 +111,8 @@ class Target:
             where = f"of domain {stored.domain}" if stored.domain else "without a domain"
             said = f"stream {stored.stream} {where} stored it"
             return f"{said}, not domain {self.domain} (option domain)"
+        # Increments, and rows on servers before 2.11.6, do not name the stream:
+        # only the acknowledgement tells it.
         if self.stream is not None and stored.stream != self.stream and not any_stream:
             return f"stream {stored.stream} stored it, not {self.stream} (option {self.option})"
         return None
@@ -163,6 +165,7 @@ class KeyBucket(Target):
 
         Raises `OptionError` for a mirror of a stream that is no bucket.
         """
+        # Nobody can publish to a mirror, so its rows go to the bucket that it copies.
         origin = Origin.of(name, prefix, mirror)
         return cls(origin.stream, None, origin.api_prefix, name, origin)
 
@@ -175,12 +178,16 @@ class KeyBucket(Target):
         return self if subject.startswith(self.origin.write_prefix) else Target()
 
     def stored_at(self, subject: str) -> str:
+        # Behind a domain or an account import, a row is published under another subject
+        # than the one that the stream keeps.
         return self.origin.subject(subject.removeprefix(self.origin.write_prefix))
 
     def place(self, subject: str) -> str:
         return f"under key {subject.removeprefix(self.origin.write_prefix)!r} of bucket {self.name}"
 
     def reason(self, refusal: Refusal, expected: int | None) -> str:
+        # The bucket was seen when the write started, so "no stream captures this subject" would
+        # mislead.
         if refusal.err_code == 0 and refusal.code == NO_STREAM:
             return (
                 f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no "

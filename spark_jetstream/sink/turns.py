@@ -39,7 +39,8 @@ class Turns(Order):
         while len(early):
             rows, ids = taken(rows, ids, early)
             if ids is not None:
-                # The stream would drop a second copy with the same id.
+                # The stream would drop a second copy with the same id. Without an id a third
+                # attempt would find the first copy again, and store the row another time.
                 ids = ids_of_copies(ids, after)
             flight = self.sender.publish_copies(rows, ids)
             self.wait()
