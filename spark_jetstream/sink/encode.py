@@ -124,8 +124,8 @@ def encode(
     else:
         parts = _mixed_parts(rows, address, own, headed, head_size, size)
     joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, NOTHING)
-    # The value buffer goes to the connection without a copy. The offsets
-    # (int32) say where the frame of each row begins, so that the row can be sent again.
+    # The value buffer goes to the connection without a copy. The offsets (int32) say where the
+    # frame of each row begins, so that the row can be sent again.
     _, offsets, data = joined.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(rows) + 1).astype(np.int64)
     if rows.ends is not None:
@@ -148,9 +148,8 @@ def _as_batches(rows: Rows, number: IntArray, inbox: str) -> Rows:
     before = np.repeat(rows.ends - sizes, sizes)  # rows of earlier groups
     is_last = as_arrow(np.isin(places, rows.ends))
     # The id is the same each time: the first message of a batch that is sent again ends what the
-    # server still has of an earlier try. All copies hold the same bytes,
-    # so no mixture of two can be stored. The header names are those of ADR-50,
-    # and sequences begin at 1.
+    # server still has of an earlier try. All copies hold the same bytes, so no mixture of two can
+    # be stored. Sequences in a batch begin at 1 (ADR-50).
     lines = pc.binary_join_element_wise(
         rows.lines,
         piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()),

@@ -86,7 +86,6 @@ def subject_fault(subject: bytes) -> str | None:
         return f"its subject {shown_bytes(subject)} has an empty token"
     if b"*" in tokens or b">" in tokens:
         return f"its subject {shown_bytes(subject)} has a wildcard"
-    # No stream of the user's captures these: the server answers them itself.
     if tokens[0] in (b"$JS", b"$SYS"):
         return f"its subject {shown_bytes(subject)} is one of the server's own"
     return None

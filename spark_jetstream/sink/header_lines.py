@@ -61,8 +61,8 @@ def header_lines(headers: pa.Array, faults: Faults) -> tuple[pa.BinaryArray, dic
         values = values.filter(as_arrow(allowed))
         row = row[allowed]
 
-    # From here on `names` and `values` have one entry for each header line, and `row`
-    # (int64, in ascending order) has the index of its row.
+    # From here on `names` and `values` have one entry for each header line,
+    # and `row` (int64, in ascending order) has the index of its row.
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         # One entry for each value of a list.
         note(faults, pc.is_null(values), "column headers holds a null list of values", row)

@@ -70,8 +70,6 @@ def schedules(values: pa.Array) -> pa.BinaryArray:
     if pa.types.is_timestamp(values.type):
         # Without its zone Arrow writes the time as it counts it, which is UTC
         # (test_a_timestamp_is_a_schedule_in_utc).
-        # Without its zone Arrow writes the time as it counts it, which is UTC
-        # (test_a_timestamp_is_a_schedule_in_utc).
         values = values.cast(pa.timestamp("us")).cast(pa.string())
         return pc.replace_substring_regex(as_bytes(values), r"^(\d+-\d+-\d+) (.+)", r"@at \1T\2Z")
     return pc.replace_substring_regex(as_bytes(values), r"^(\d{4}-\d\d-\d\dT)", r"@at \1")

@@ -130,7 +130,7 @@ class Listeners:
             now = time.monotonic()
             first = min(first, now)
             self._led = (first, now)
-        # A row that was sent before the first answer is sent once more
+        # A row that was sent before the streams answered again is sent once more
         # (test_the_stream_of_mapped_subjects_comes_back_between_a_refusal_and_the_question).
         return first <= at
 

@@ -147,8 +147,8 @@ class Sender:
         for at in range(0, len(refused), self.most):
             some = refused[at : at + self.most]
             letters, ids = dead_letters(some, subject, self.publisher.max_payload, self._letter_ids)
-            # The stream of dead letters forgets message ids like any other. `None`:
-            # they may go to any stream.
+            # The stream of dead letters forgets message ids like any other.
+            # `None`: dead letters may go to any stream.
             letters, ids = self._without_stored(letters, ids, None, counted)
             if len(letters):
                 self.publisher.publish(letters, ids, None, counted, any_stream=True)

@@ -126,8 +126,7 @@ def _warn_of_own_replies(state: StreamSummary, connection: ConnectionOptions) ->
 
 
 def _warn_of_a_short_window(state: StreamSummary, options: SinkOptions) -> None:
-    # A row is sent again at the latest when an outage, or the wait for its acknowledgement,
-    # is over.
+    # A row may be sent again as long as an outage, or the wait for its acknowledgement, may last.
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if options.delivery != "deduplicated" or state.duplicate_window >= needed:
         return
@@ -153,6 +152,7 @@ def check_interval(
     `write` is the id of the query in message ids, `batch` the number of the committed micro-batch,
     and `streams` holds its first and last sequence in each stream.
     """
+    # The first micro-batch of a query, number 0, has none before it.
     if options.delivery != "deduplicated" or not batch:
         return
     requests = Requests(connect, options.connection.connect_timeout)
@@ -165,6 +165,8 @@ def check_interval(
             seconds = _seconds_between(requests, name, first, before)
             window = requests.stream(name).duplicate_window
         except JetStreamError as error:
+            # The rows are committed, so a warning that cannot be given is no failure.
+            # It is not tried again.
             log.info("cannot see how far apart the micro-batches in stream %s are: %s", name, error)
             _warned.add((write, name))
             continue
@@ -176,9 +178,10 @@ def check_interval(
 def _seconds_between(requests: Requests, stream: str, first: int, before: bytes) -> float | None:
     """Return the seconds between the first message of a batch and the last one of the batch before.
 
-    `before` begins the message ids of that one. The process that commits may be a new one each
-    time, so it cannot remember the time. None if the message before the first one is another.
+    `before` begins the message ids of that one. None if the message before the first one is
+    another.
     """
+    # The process that commits may be a new one each time, so it cannot remember the time.
     here = _message(requests, stream, first)
     earlier = _message(requests, stream, first - 1)
     if here is None or earlier is None or not earlier.message_id.startswith(before):

@@ -186,8 +186,6 @@ class KeyBucket(Target):
         return f"under key {subject.removeprefix(self.origin.write_prefix)!r} of bucket {self.name}"
 
     def reason(self, refusal: Refusal, expected: int | None) -> str:
-        # The bucket was seen when the write started, so "no stream captures this subject" would
-        # mislead.
         if refusal.err_code == 0 and refusal.code == NO_STREAM:
             return (
                 f"nobody answers at {self.origin.write_prefix}> (status 503): the bucket has no "
