@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 # Rows are tried again after pauses of up to a second, so each retry may ask once.
 _VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
 _NEVER = float("-inf")
+_UNKNOWN = (float("inf"), _NEVER)  # times from when until when: no time is between them
 
 
 class Listeners:
@@ -28,8 +29,8 @@ class Listeners:
         self._target = target
         #: Streams that have answered, each with its domain, "" for none.
         self._streams: set[tuple[str, str]] = set()
-        #: From when until when these had leaders, as far as known.
-        self._led = (_NEVER, _NEVER)
+        #: From when until when these had leaders, as far as known; nothing is known at first.
+        self._led = _UNKNOWN
         # What the JetStream API says of subjects, by API prefix and subject:
         #: No stream captures it; emptied with new answers.
         self._no_stream: set[tuple[str | None, str]] = set()
@@ -112,13 +113,15 @@ class Listeners:
         A stream that the account may not see, or that is gone, is left out. Raises the error of one
         that does not answer at once.
         """
+        names = {name for name, _ in self._streams}
+        if self._target.stream:
+            names.add(self._target.stream)
+        if not names:
+            return True
         first, last = self._led
         # Only an answer of the streams after the row was sent says anything about that time.
         if at > last:
-            self._led = (float("inf"), _NEVER)  # unless all of them answer
-            names = {name for name, _ in self._streams}
-            if self._target.stream:
-                names.add(self._target.stream)
+            self._led = _UNKNOWN  # unless all of them answer
             for name in names:
                 try:
                     stream_info(self._connection, name, prefix=prefix, timeout=_VALID)

@@ -40,6 +40,7 @@ those that the ledger finds are stored. The caller decides what becomes of refus
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 
@@ -326,8 +327,8 @@ class Publisher:
         """
         for index in np.flatnonzero(flight.waiting).tolist():
             # A subscriber that is no stream keeps the server from saying that no stream captures a
-            # subject.
-            if self._refuse_uncaptured(flight, index):
+            # subject. No try is left, so it counts which streams have leaders now.
+            if self._refuse_uncaptured(flight, index, since=math.inf):
                 continue
             silence = self._listeners.why_silent(flight, index, time.monotonic())
             why = (
@@ -446,7 +447,9 @@ class Publisher:
         # In a group the server answers the row that no stream captures with status 503,
         # and the last row with 10176. A late 10176 may hide the 503 of the next try.
         may_be_uncaptured = is_unheard or refusal.err_code == _INCOMPLETE
-        if may_be_uncaptured and self._refuse_uncaptured(flight, index, too_long=too_long):
+        if may_be_uncaptured and self._refuse_uncaptured(
+            flight, index, since=flight.sent, too_long=too_long
+        ):
             return
         if not (is_unheard or is_undecided(refusal)):
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
@@ -467,10 +470,15 @@ class Publisher:
             f"{self._options.connection.retry_timeout:g} s (option retryTimeout){silence}"
         )
 
-    def _refuse_uncaptured(self, flight: InFlight, index: int, *, too_long: bool = False) -> bool:
-        """Refuse a row if no stream captures its subject. Return whether that is so."""
+    def _refuse_uncaptured(
+        self, flight: InFlight, index: int, *, since: float, too_long: bool = False
+    ) -> bool:
+        """Refuse a row if no stream captures its subject. Return whether that is so.
+
+        The streams must have had leaders `since` this time, or one may have been away.
+        """
         for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
-            if self._listeners.nobody_listens(subject, flight.sent, too_long=too_long):
+            if self._listeners.nobody_listens(subject, since, too_long=too_long):
                 why = self._target.at(subject).no_stream
                 self._window.refused += flight.refuse(index, why, NO_STREAM)
                 return True

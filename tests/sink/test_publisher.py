@@ -501,8 +501,9 @@ class TestNobodyListens:
                     cluster.restart(home)
                     assert writing.result().stored == (3 if named else 6)
 
+    @pytest.mark.parametrize("unanswered", [0, 1])
     def test_the_stream_of_mapped_subjects_comes_back_between_a_refusal_and_the_question(
-        self,
+        self, unanswered: int
     ) -> None:
         """A row that was sent before the stream answered again is sent once more."""
         with (
@@ -511,15 +512,15 @@ class TestNobodyListens:
             WireProxy(server.url) as proxy,
         ):
             s = Stream(server.url, "S", admin)
-            lost = 0
+            questions = 0
 
             def away(frame: bytes) -> bytes:
-                nonlocal lost
-                if lost < 2 and is_answer(frame):
+                nonlocal questions
+                if questions <= unanswered and is_answer(frame):
                     return answer(frame, b"", b"NATS/1.0 503\r\n\r\n")
                 if b"stream_info_response" in frame:
-                    lost += 1
-                    return b"" if lost == 1 else frame
+                    questions += 1
+                    return b"" if questions <= unanswered else frame
                 return frame
 
             proxy.drop(away)
