@@ -96,6 +96,7 @@ def create_reader(
             setting = _LEFT_TO_STREAM.get(error.err_code)
             if setting is None or setting in left_to_stream:
                 raise
+            # None leaves the field out of the configuration (`jsapi.reader_config`).
             left_to_stream[setting] = None
         else:
             server = jsapi.field(body, "cluster.leader", str, context, "")
@@ -123,6 +124,7 @@ def peek(
     errors, are those of `create_reader`.
     """
     name = plan_consumer()
+    # The reply subject of a message has its sequence and time, so no payload is needed.
     settings = {"headers_only": True, **start}
     pending, server = create_reader(
         connection,
@@ -142,6 +144,7 @@ def peek(
 
 def _first_message(connection: Connection, stream: str, name: str) -> tuple[int, int] | None:
     with connection.inbox() as inbox:
+        # A request delivers no message that is larger than its bytes, so these are plenty.
         body = jsapi.next_request(
             1, max_bytes=1 << 30, expires=_PEEK_SECONDS, heartbeat=_PEEK_SECONDS / 2
         )
@@ -178,13 +181,16 @@ def first_at_leader(
             # Nor is the end known: a consumer past it may purge an interest stream
             # (`PAST_THE_END` in source/interest_streams.py).
             raise ConsumerLost(f"no server leads stream {stream} that a majority follows")
+        # No consumer is needed, and one that begins past the end may purge an interest stream.
         if start.get("start_sequence", 0) > before.last_seq:
             return None
         found = peek(
             connection, stream, filters, start, left_to_stream=left_to_stream, patience=patience
         )
         after = look()
+        # The counted message was removed before its delivery, so this says nothing of the next one.
         removed = found.pending > 0 and found.first is None
+        # A consumer on another server lacks the messages that this server has not fetched yet.
         led = not after.clustered or _is_with_leader(found.server, before, after)
         if led and not removed:
             return found.first

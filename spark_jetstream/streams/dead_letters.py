@@ -43,6 +43,7 @@ def read_dead_letters(
     """
     rows = starmap(partial(_advised, stream), advisories)
     while some := list(islice(rows, _AT_ONCE)):
+        # The columns of an advisory need no request to the leader.
         if not {*columns} <= some[0].keys():
             requests.call(partial(_add_messages, stream, some))
         yield pa.RecordBatch.from_pylist(some, schema=arrow_schema(columns, DEAD_LETTER_COLUMNS))
@@ -56,7 +57,9 @@ def _advised(stream: str, number: int, advisory: bytes) -> dict[str, Any]:
         body = json_object(advisory)
     except ValueError as fault:
         raise ProtocolError(f"cannot {context}: it {fault}; {_REMOVE}") from None
+    # The type is `io.nats.jetstream.advisory.v1.KIND`.
     kind = str(body.get("type")).rpartition(".")[2]
+    # Nanoseconds to the microseconds of Spark's timestamps.
     given_up = reply_time(body, "timestamp", context, what="it") // 1000
     texts: dict[str, str | None] = {}
     for name in ("consumer", "reason", "domain"):
@@ -84,6 +87,7 @@ def _add_messages(stream: str, rows: list[dict[str, Any]], connection: Connectio
     created = _created(state)
     for row, stored in zip(rows, found, strict=True):
         if stored is None or not _is_given_up(row, stored, state.domain, created):
+            # The other columns of the message stay null.
             row["gone"] = True
             continue
         row["gone"] = False
@@ -91,6 +95,7 @@ def _add_messages(stream: str, rows: list[dict[str, Any]], connection: Connectio
         row["timestamp"] = stored.time // 1000
         row["data"] = stored.data
         row["headers"] = [*block_headers(stored.headers).items()] or None
+        # No random part: the server recognises a message that is replayed twice as a duplicate.
         row["msg_id"] = f"dead-letter.{stream}.{stored.sequence}.{stored.time}"
 
 

@@ -105,6 +105,7 @@ def read_auto(
     when answers have been rejected for two seconds. With `headers_only` it reads all, since Direct
     Gets bring payloads. Raises what `read_range` raises.
     """
+    # A Direct Get always brings the payload; only a consumer has `headers_only`.
     if settings.headers_only:
         return read_range(connect, part, settings, label)
     return checked(part, settings, _gets_or_pulls(connect, part, settings, label))
@@ -121,6 +122,7 @@ def _gets_or_pulls(
                 first = int(run.sequences[-1]) + 1
                 yield run
         return
+    # The stream was deleted or created again: a consumer would read the other one.
     except DataLossError:
         raise
     except JetStreamError as error:
@@ -151,7 +153,10 @@ def _gets(
     most = min(settings.max_bytes, _MOST_BYTES)
     filters: Sequence[str | None] = part.subjects or (None,)
     if part.sifted:
+        # A Direct Get without a filter brings all messages;
+        # `_matching` drops those that no filter matches.
         filters = (None,)
+    # The reader holds a batch of each filter at the same time, so the filters share the bytes.
     share = max(most // len(filters), min(most, _LEAST_BYTES))
     readers = [
         through_outages(
@@ -184,8 +189,10 @@ def sifts(state: StreamSummary, part: SequenceRange, count: int | None = None) -
     filters = len(part.subjects)
     if filters < 2:
         return False
+    # `messages` is an upper bound for the range. `size` is the mean size of a message in bytes.
     messages = min(part.width, state.messages)
     size = state.bytes // max(1, state.messages)
+    # With a wildcard the server counts all messages that match, again for each request.
     wild = len([each for each in part.subjects if is_wild(each)])
     asked = wild * _WILDCARD + (filters - wild) * _LITERAL
     if count is not None:
@@ -196,6 +203,7 @@ def sifts(state: StreamSummary, part: SequenceRange, count: int | None = None) -
 def _matching(runs: Iterator[DirectBatch], matcher: Matcher) -> Iterator[MessageRun]:
     """Yield the messages of runs that match."""
     for run in runs:
+        # int64 (m,): the rows of the run that some filter matches.
         rows = np.flatnonzero(matcher.matches(run.raw_subjects()))
         if len(rows) == len(run):
             yield run
@@ -208,6 +216,7 @@ def receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
     seconds = connection.options.request_timeout
     event = inbox.get(seconds)
     if not isinstance(event, Frames):
+        # If the connection is closed, its error says more than the silence does.
         connection.check()
         raise jsapi.no_reply(context, seconds, advice.REQUEST_TIMEOUT)
     return event
@@ -237,8 +246,10 @@ def check_ending(ending: EndOfBatch, stream: str, look_again: Callable[[], Strea
     Looks at the stream again if nobody answered.
     """
     if ending.code == jsapi.NO_RESPONDERS:
+        # A server answers 503 where `allow_direct` is off, and also while nobody can answer.
         refuse_indirect(look_again())
         raise NoResponders(f"nobody answers direct gets of stream {stream}")
+    # An unknown status is never an end: test_a_status_that_is_not_known_is_no_end.
     if ending.code not in (jsapi.END_OF_BATCH, jsapi.NOT_FOUND):
         status = f"{ending.code} {ending.description}".rstrip()
         raise JetStreamError(f"the server refused a direct get of stream {stream}: {status}")
@@ -294,6 +305,8 @@ class _Filtered:
         Raises `DataLossError`.
         """
         state = look(connection, self.part, self.part.first)
+        # The clock of the server that stored a message may be ahead
+        # of the one that answers, or behind it.
         self.known = state.server_time - CLOCK_SKEW
         return state
 
@@ -320,6 +333,9 @@ class _FilterReader:
     def failed(self, error: JetStreamError) -> bool:
         """Log a failure, or give up; return whether to pause: not after a mirror's first answers."""
         rejected = isinstance(error, AnswerRejected)
+        # Another answer mends a rejected one. After other errors a consumer goes on at once: an
+        # import from another account may let one reply through for each request, and a reader would
+        # wait for the second one again and again.
         if self.whole.gives_up and not rejected:
             raise error
         where = self.whole.label, self.part.stream, self.next
@@ -341,8 +357,11 @@ class _FilterReader:
                 runs += more
                 done = self.position >= self.part.end
                 known = self.whole.knows(runs)
+                # Messages younger than the last look wait for the end of the answer,
+                # so one look serves them all.
                 if not (known or done or ending):
                     continue
+                # Nothing is yielded before this look: test_a_stream_that_was_created_again.
                 if done or not known:
                     self.whole.look(connection)
                 yield from self._hand_out(runs)
@@ -364,6 +383,7 @@ class _FilterReader:
             self.next = int(run.sequences[-1]) + 1
             self.mirrored = 0
             yield run
+        # Below `position` no other message matches: the answer has passed over them all.
         self.next = self.position
 
     def _is_full(self, ending: EndOfBatch) -> bool:
@@ -390,6 +410,8 @@ class _FilterReader:
         runs: list[DirectBatch] = []
         frames = receive(connection, inbox, f"read stream {self.part.stream} by direct gets")
         for answer in read_answers(frames, inbox.subject):
+            # Late answers to earlier requests, and messages after the end of the range, are no
+            # error: test_what_was_not_asked_for_is_dropped.
             if answer.number != self.number or self.position >= self.part.end:
                 continue
             if isinstance(answer, EndOfBatch):
@@ -399,8 +421,12 @@ class _FilterReader:
 
     def _accept(self, answer: DirectBatch) -> list[DirectBatch]:
         """Check that messages follow the ones before; return those that are in the range."""
+        # Even a mirror that lacks nothing may have other subjects,
+        # or messages of a stream that is gone.
         if answer.stream != self.part.stream:
             raise not_the_stream(self.part.stream, answer.stream)
+        # Of each message (n,): its sequence, and that of the message
+        # before it in the answer (`Nats-Last-Sequence`, 0 for the first one).
         sequences, previous = answer.sequences, answer.previous
         if int(previous[0]) != self.last or (previous[1:] != sequences[:-1]).any():
             raise AnswerRejected("messages of an answer were lost on the way")
@@ -408,6 +434,7 @@ class _FilterReader:
             raise AnswerRejected("a direct get was answered with messages out of order")
         self.last = int(sequences[-1])
         self.position = min(self.last + 1, self.part.end)
+        # Messages ascend, so the first `inside` of them are in the range.
         inside = int(sequences.searchsorted(self.part.end))
         return [answer[:inside]] if inside else []
 
@@ -415,6 +442,7 @@ class _FilterReader:
         """End the range if nothing more matches at the leader, else raise why it does not end."""
         stream, position = self.part.stream, self.position
         check_ending(ending, stream, partial(look, connection, self.part, self.part.first))
+        # A 404 names no last sequence, because nothing was sent.
         if (ending.last or 0) != self.last:
             raise AnswerRejected("messages of an answer were lost on the way")
         with _leader_needed(stream):

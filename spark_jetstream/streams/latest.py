@@ -87,11 +87,13 @@ class Came:
             if len(rows):
                 added += hashes[rows].tobytes()
                 yield run[rows]
+        # While an array refers to the bytearray, Python lets nothing be added (BufferError).
         del before
         self._hashes += added
 
     def sort(self) -> Hashes:
         """Return the hashes, ascending; nothing can be added while the caller keeps them."""
+        # uint64 (n,): it shares the memory of the bytearray, so sorting needs no second copy.
         hashes = np.frombuffer(self._hashes, np.uint64)
         hashes.sort()
         return hashes
@@ -115,6 +117,7 @@ def read_list(
     policy = settings.policy(Ends.LIST, heartbeat=_HEARTBEAT, quiet_heartbeats=1)
     requests = Requests(connect, settings.retry_timeout)
     looking = partial(look, part=part, first=1, settled=True)
+    # This look precedes the list, so the next one differs if a message is removed in between.
     before = requests.call(looking)
     yield from came.noting(RangeReader(connect, part, settings, label, policy).read())
     # Without `deny_delete`, with TTLs or with schedules a message may go while an older one of its
@@ -134,6 +137,7 @@ def read_list(
 
 def _missing(state: StreamSummary) -> tuple[int, str]:
     """Return what changes when the stream loses a message, or another server leads it."""
+    # With another term the stream may have lost its tail (`StreamSummary.term`).
     return state.last_seq - state.messages, state.term
 
 
@@ -153,6 +157,7 @@ def _ends_with(state: StreamSummary) -> Callable[[Connection, int], bool]:
     """
 
     def is_end(connection: Connection, sequence: int) -> bool:
+        # With several replicas the consumer may be on one that lags.
         return state.num_replicas == 1 or sequence > state.last_seq
 
     return is_end
@@ -218,6 +223,7 @@ def read_table(
     wrote faster than this reader, and what `read_range` raises.
     """
     try:
+        # A bucket that was created again is another table, also where a loss is accepted.
         yield from _TableReader(
             connect, part, replace(settings, fail_on_data_loss=True), label, rolled_up
         ).read()
@@ -251,7 +257,10 @@ class _TableReader:
         for messages in self._present(whole, state, came):
             last = max(last, int(messages.sequences[-1]))
             yield messages
+        # uint64 (n,), ascending: the hashes of all subjects of the first part.
         present = came.sort()
+        # Equal hashes are neighbours. The leader keeps one message of each subject. A replica that
+        # lags has delivered an older one, and later the newer one as well.
         if not self.rolled_up and state.num_replicas > 1 and (present[1:] == present[:-1]).any():
             raise self._lagging()
         later = HashSet()
@@ -279,8 +288,10 @@ class _TableReader:
 
         `end` is where the first part ended. `later` receives the subjects.
         """
+        # uint64 (n,), one hash for each message; `rows` are int64 positions among them.
         hashes = subject_hashes(messages.raw_subjects())
         rows = later.take_new(hashes)
+        # bool (n,): whether the first part had the subject.
         known = _contains(present, hashes)
         if (known & (messages.sequences < end)).any():
             # An account that may not ask the leader for the messages that the first part lacks.
@@ -307,6 +318,7 @@ class _TableReader:
                 self.connect, whole, self.settings, self.label, confirm=_ends_with(state)
             )
             return came.noting(reader.read())
+        # The server makes no consumer with `last_per_subject` that has no filter.
         whole = replace(whole, subjects=whole.subjects or (">",))
         return read_list(self.connect, whole, self.settings, self.label, came)
 
@@ -331,6 +343,7 @@ class _TableReader:
             for messages in read_direct(self.connect, part, settings, self.label):
                 count += len(messages)
                 yield messages
+            # Each sequence had a message, so none can be missing.
             if count == end - first:
                 return
             following = partial(next_sequence, stream=stream, subjects=filters, sequence=end)

@@ -22,6 +22,7 @@ def look(
     context = f"look at stream {part.stream}"
     try:
         state = info_of(connection, part.stream, part.created, context)
+        # A server that was frozen answers as the leader it was, until it hears its successor.
         if settled and not state.followed:
             state = settled_info(connection, part.stream, context)
     except StreamNotFound as error:
@@ -67,8 +68,10 @@ def leader_has(
         if first is not None:
             return first
         state = look_again()
+        # A single server has no replica that lags, and no leader before it.
         if not state.clustered:
             return None
+        # A range without an end (`INT64_MAX`) has no tail that could be missing.
         if state.last_seq + 1 < part.end < INT64_MAX:
             settled_info(connection, part.stream, f"look at stream {part.stream}")
         elif followed:

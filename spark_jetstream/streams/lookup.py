@@ -135,6 +135,8 @@ def _messages(
         for context, subject in questions
     ]
     found: list[RawMessage] = []
+    # The requests of a portion are under way together:
+    # test_messages_of_several_filters_are_asked_for_together.
     for first in range(0, len(asked), _AT_ONCE):
         some = asked[first : first + _AT_ONCE]
         for (_, context, _), reply in zip(some, connection.ask_all(some), strict=True):
@@ -161,6 +163,7 @@ def search_time(
         middle = (low + high) // 2
         message = peek(middle)
         if message is not None and message[1] < nanoseconds:
+            # Sequences between `middle` and this message are gaps.
             low = message[0] + 1
         else:
             found, high = message or found, middle
@@ -234,6 +237,7 @@ def nearest_stream(
         log.info("no name to suggest: %s", error)
         return ""
     is_all = len(known) < _PAGE
+    # The first of several pages cannot show which name is missing.
     if not is_all and len(missing) > 1:
         return ""  # the next page may have that one
     gone = next((name for name in missing if name not in known), "")
@@ -255,6 +259,7 @@ def _similar(name: str, streams: Sequence[str], prefix: str) -> str:
 
 def _other_kind(stream: str, prefix: str, *, options: bool) -> str:
     """Return the end of an error about a name that a stream has, but without the prefix."""
+    # "" is the last of the kinds, and every name begins with it.
     kind = next(each for each in _KINDS if stream.startswith(each))
     name = stream.removeprefix(kind)
     if kind == prefix:  # the stream of a bucket was given in place of the bucket
@@ -330,6 +335,7 @@ def why_silent(
         return f"the server does not say why: {error}"
     if state.no_ack:
         return f"stream {state.name} has no_ack set, so it gives none"
+    # Servers that do not say their time (0) cannot show that nothing was stored meanwhile.
     if state.server_time and state.last_timestamp > state.server_time - seconds * 1e9:
         return (
             f"stream {state.name} stores messages (the last one is {state.last_seq}), so it is "

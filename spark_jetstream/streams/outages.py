@@ -46,9 +46,12 @@ class Cuts:
         try:
             yield
         except ConsumerLost as error:
+            # Other losses of a consumer come with a reason,
+            # and say nothing of the server's `max_pending`.
             if not str(error).endswith(HUNG_UP):
                 raise
             self._count += 1
+            # A server that is restarted closes a connection once.
             if self._count < 2 or not self._remedy:
                 raise
             raise ConsumerLost(f"{error}; {self._remedy}") from None
@@ -94,6 +97,8 @@ def through_outages(
             if not error.retriable:
                 raise
             if progressed or reader.next > before:
+                # `retry_timeout` counts from the last message:
+                # test_retry_timeout_begins_anew_with_every_message.
                 outage = Deadline(retry_timeout)
                 backoff.reset()
             elif outage is None:

@@ -89,8 +89,11 @@ class PullSettings:
 
         `expires` and `heartbeat` limit those of the settings, `more` are other fields of `Policy`.
         """
+        # The server refuses a heartbeat of more than half of `expires`
+        # (400, "heartbeat value too large").
         usual = min(5.0, self.expires / 2)
         limited = min(self.expires, expires)
+        # Silence for longer than two heartbeats means that the consumer is lost.
         silence = 2 * usual + 1.0
         own = {
             "batch": self.batch,
@@ -229,6 +232,8 @@ class RangeReader:
         """
         part = self.part
         requests = Requests(self._connect, self._settings.retry_timeout)
+        # Without the leader's word the count decides:
+        # its replica may have lagged as the reader's did.
         if part.removals is None or self._nothing >= CONFIRMATIONS:
             return False
 
@@ -253,11 +258,14 @@ class RangeReader:
         stream = self.part.stream
         # A list begins at the first message, whatever the end is.
         has_position = self._policy.ends is not Ends.LIST
+        # Only after a failure: for the first consumer the plan has looked at the end of the stream.
         if self._interrupted and has_position and self._is_past_the_end(connection):
             self._check()
             self.next = self.part.end
             return
         name = reader_consumer(self._label)
+        # Nobody waits for the subscription:
+        # it goes out before the pull requests, on the same connection.
         with self._cuts.counting(), connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, patience).pending
@@ -266,6 +274,8 @@ class RangeReader:
                 self._begin(connection, session)
                 ended = yield from self._drain(session)
             finally:
+                # A consumer that stays takes room from others (`max_consumers`) for its
+                # `inactive_threshold`: test_the_consumer_goes_with_its_reader.
                 delete_reader(connection, stream, name)
         if ended:
             # Without the consumer, in case the stream has no room for another one.
@@ -383,6 +393,7 @@ class RangeReader:
     def _take(self, run: Delivered) -> Delivered | None:
         """Return the messages of `run` that are new and in the range, or None; move `next`."""
         sequences = run.sequences
+        # Rows before `first` were handed out already; rows from `end` on are past the range.
         first = int(sequences.searchsorted(self.next))
         # Only a list begins again: another consumer delivers messages that came already.
         came_already = first > 0 and self._policy.ends is not Ends.LIST
@@ -392,6 +403,7 @@ class RangeReader:
             return None
         end = int(sequences.searchsorted(self.part.end))
         self.next = min(int(sequences[-1]) + 1, self.part.end)
+        # Both count consumers in a row, and a message ends the row.
         self._nothing = self._uncertain = 0
         self._confirming.reset()
         self.count += end - first
@@ -429,6 +441,7 @@ class RangeReader:
             sequence, _ = found
             return sequence
 
+        # `first_at_leader` has made sure that a majority follows this leader.
         return leader_has(connection, part, ask_consumers, again, followed=True)
 
     def _is_complete(self, connection: Connection, patience: Deadline) -> bool:
@@ -444,6 +457,8 @@ class RangeReader:
                 first = self._leader_has(connection, patience)
             except (PermissionDenied, NoResponders) as error:
                 log.info("stream %s: %s; other consumers are asked", self.part.stream, error)
+                # A refusal lasts. A leader that nobody hears may answer the next time:
+                # test_a_leader_that_nobody_hears_once.
                 self._asks_leader = isinstance(error, NoResponders)
             else:
                 if first is None:

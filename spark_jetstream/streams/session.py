@@ -133,6 +133,8 @@ class PullSession:
         self._early: list[Frames | Status] = []
 
         # The requests under way
+
+        # The server's count is not the end here: messages that are stored later come as well.
         endless = policy.ends is Ends.NEVER or (policy.ends is Ends.CAUGHT_UP and pending > 0)
         #: Messages that the consumer has still to deliver; a delivery says how many are left, and 0
         #: ends the session.
@@ -161,6 +163,7 @@ class PullSession:
         self._fruitless = 0
         #: Answers 503, from the creation of the consumer on.
         self._unheard = 0
+        # Two full requests may be under way (`ask`), and all of their bytes may wait in the inbox.
         inbox.expect(2 * self._max_bytes)
 
     def begin(self, most: int) -> str | None:
@@ -178,6 +181,8 @@ class PullSession:
         patience = Deadline(
             min(self._connection.timing.ask_again, self._connection.options.request_timeout)
         )
+        # Messages may overtake the answer,
+        # as a server handles requests of the API in other goroutines.
         while (event := self._inbox.receive(patience.left, _LOOK)) is not None:
             if isinstance(event, ApiReply):
                 return jsapi.field(jsapi.reply(event.payload, context), "created", str, context)
@@ -244,11 +249,14 @@ class PullSession:
             heartbeat=policy.heartbeat,
             no_wait=policy.ends is Ends.CAUGHT_UP,
         )
+        # Until the first message the server of the connection may not know the consumer
+        # (`_sent_again`).
         if not self._consumed:
             self._first_requests[str(self._number)] = body
         self._inbox.publish(self._subject, body, self._number)
         self._bytes_left += self._max_bytes
         self._outstanding += batch
+        # With the next status this tells whether the request brought anything (`_caught_up`).
         self._before = self._consumed
 
     def _use(self, size: int) -> None:
@@ -269,9 +277,12 @@ class PullSession:
                 f"deliveries {self._consumed + 1} to {last} of the consumer have a hole"
             )
         self._consumed = last
+        # The server of the connection knows the consumer now: a later 503 means that it is gone.
         self._first_requests.clear()
         self._heartbeats = self._fruitless = 0
         self._outstanding = max(0, self._outstanding - len(frames))
+        # The server counts subject, reply subject, header and payload:
+        # test_requests_whose_last_byte_is_used.
         self._use(frames.pull_bytes())
         if self._policy.ends is Ends.COUNT:
             self._pending = acks.pending()
@@ -293,18 +304,24 @@ class PullSession:
         if not end.over:
             self._count_heartbeat(status)
             return None
+        # Without these numbers the reader would ask the same again for ever.
         if end.undelivered is None or end.unused_bytes is None:
             raise ConsumerLost(
                 f"a pull request ended without an account: {status.code} {status.description}"
             )
         self._outstanding = max(0, self._outstanding - end.undelivered)
         self._use(end.unused_bytes)
+        # Only then no message fitted. A request that its byte limit ended has used some, and never
+        # grows: test_requests_that_bytes_end_never_grow.
         if end.unused_bytes >= self._max_bytes:
             self._ended_without_message(end, status)
         return None
 
     def _count_heartbeat(self, status: Status) -> None:
         """Raise `ConsumerLost` if a heartbeat names lost deliveries, or is one too many."""
+        # The consumer's sequence of its last delivery. After a loss between two servers nothing
+        # else shows the hole until the next message:
+        # test_a_follower_notices_the_loss_of_the_last_message.
         last = whole_number(status.headers.get("Nats-Last-Consumer", "")) or 0
         if last > self._consumed:
             raise ConsumerLost(
@@ -330,6 +347,7 @@ class PullSession:
 
     def _ended_without_message(self, end: jsapi.PullEnd, status: Status) -> None:
         """Request more bytes if the next message is too large, and give up after some requests."""
+        # A message that is larger than the request would not come in any number of tries.
         if end.too_large and self._max_bytes < MAX_FRAME:
             self._max_bytes = min(2 * self._max_bytes, MAX_FRAME)
             self._inbox.expect(2 * self._max_bytes)
