@@ -81,6 +81,8 @@ class Reading:
                         for index in indices.get(subject, ()):
                             self._checks[index].add(chunk)
                             yield index, chunk
+            # The version may have been replaced,
+            # which removes its chunks: `ContentReader` finds out.
             except DataLossError as error:
                 log.info("reading objects of stream %s: %s", part.stream, error)
 
@@ -163,6 +165,8 @@ class ContentReader:
             if newer is None:
                 return
             if newer.has_content_of(version):
+                # The same meta message with wrong content is damage,
+                # unless a replica that lags has given it.
                 if not doubts or not self._may_lag(newer):
                     self._lost(f"{self._named(version)} is damaged: {fault}")
                     return

@@ -105,8 +105,11 @@ class Origin:
                 )
             bucket = stream.removeprefix(STREAM_PREFIX)
             external = mirror.get("external")
+            # Without `external` the API of the connection leads to the origin, too.
             api = str(external.get("api") or "") if isinstance(external, dict) else ""
         through = api or prefix
+        # Behind a domain D a key is published to `$JS.D.API.$KV.BUCKET.KEY`,
+        # and stored without that prefix.
         before = "" if through == jsapi.DEFAULT_PREFIX else f"{through}."
         return cls(bucket, api or None, f"{before}$KV.{bucket}.")
 
@@ -122,6 +125,7 @@ class Origin:
 
 def last_revision(description: str) -> int | None:
     """Return the revision of a key in an error about another one; None if it has none."""
+    # "wrong last sequence: N" (10071). 10164 has the same meaning, without a number.
     match = _LAST.search(description)
     return int(match[1]) if match else None
 
@@ -139,11 +143,15 @@ def operation(headers: Mapping[str, Sequence[str]]) -> str:
 def operations(headers: pa.MapArray) -> Codes | None:
     """Return the index in `OPERATIONS` of each message's operation; None if all are PUT."""
     count = len(headers)
+    # The common case: a put has no headers.
     if headers.null_count == count:
         return None
     codes = np.zeros(count, np.int8)
+    # int32 (count + 1,): the headers of row i are those
+    # at bounds[i] to bounds[i + 1] of the map's keys.
     bounds = as_vector(headers.offsets)
     values = headers.items
+    # int32: where the values of each header begin in the list of all values.
     firsts = as_vector(values.offsets)
     # The header of a client is the last one here: it wins.
     for name, purges in reversed(_PURGES.items()):
@@ -155,10 +163,14 @@ def operations(headers: pa.MapArray) -> Codes | None:
             continue
         # Of a header that is there several times the first value counts, as for the clients.
         first_values = values.values.take(as_arrow(firsts[places]))
+        # int64, one for each place: the row that it belongs to.
+        # Rows without headers have equal bounds, and are passed over.
         rows = np.searchsorted(bounds, places, side="right") - 1
         purged = as_vector(pc.is_in(first_values, value_set=texts(purges)))
+        # bool, one for each place: whether the header says anything but a put.
         given = ~as_vector(pc.is_in(first_values, value_set=texts(_PUTS)))
         codes[rows[given]] = np.where(purged, _PURGE, _DELETE)[given]
+    # None spares the caller a column of nulls.
     return codes if codes.any() else None
 
 
@@ -180,11 +192,14 @@ def keys(messages: MessageRun) -> pa.StringArray:
     """
     subjects = messages.subjects()
     first = str(subjects[0])
+    # Most runs have the subjects of one bucket: to cut the same prefix off costs 0.1 µs a row less.
     prefix = ".".join(first.split(".", 2)[:2]) + "."
     if prefix.startswith("$KV.") and len(first) > len(prefix) > len("$KV.."):
         alike = pc.starts_with(subjects, prefix)
+        # A subject as short as the prefix has no key, and the pattern below names it in an error.
         if pc.all(alike).as_py() and pc.min(pc.utf8_length(subjects)).as_py() > len(prefix):
             return pc.utf8_slice_codeunits(subjects, len(prefix))
+    # A stream with sources has subjects of several buckets.
     extracted = pc.struct_field(pc.extract_regex(subjects, _SUBJECT), [0])
     if extracted.null_count:
         odd = pc.index(pc.is_null(extracted), True).as_py()

@@ -24,10 +24,13 @@ def chunk_views(messages: MessageRun) -> Iterator[memoryview]:
     if isinstance(messages, Delivered):
         frames = messages.frames
         data = memoryview(frames.data)
+        # int (n,) each, byte positions in `data`:
+        # a payload begins behind the header block of its frame.
         starts, ends = frames.line_end + frames.head, frames.line_end + frames.size
     else:
         payloads = messages.payloads()
         _, offsets, values = payloads.buffers()
+        # int32 (n + 1,); an array that is a slice begins `offset` items later, of four bytes each.
         bounds = np.frombuffer(offsets, np.int32, len(payloads) + 1, 4 * payloads.offset)
         data = memoryview(b"" if values is None else values).cast("B")
         starts, ends = bounds[:-1], bounds[1:]
@@ -84,6 +87,7 @@ class Assembly:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         bounds = list(accumulate(sizes, initial=0))
+        # int32 (n + 1,): the offsets of an Arrow binary array, hence at most 2**31 - 1 bytes.
         self._offsets = np.array(bounds, np.int32)
         self._buffer = np.empty(bounds[-1], np.uint8)
         self._view = self._buffer.data
@@ -95,6 +99,8 @@ class Assembly:
         """Put the next chunk of an object; one that has no room is left out."""
         begin = self._next[index]
         end = begin + len(chunk)
+        # Content that is larger than its meta message says is a fault,
+        # which `ContentCheck` reports.
         if end <= self._ends[index]:
             self._view[begin:end] = chunk
             self._next[index] = end

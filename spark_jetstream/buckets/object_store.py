@@ -105,6 +105,8 @@ class Tries:
         few = self._count <= self._settings.max_retries
         if disposition is Disposition.OUTAGE:
             return few or not self._deadline.expired
+        # `max_retries` bounds refusals; only an outage may last beyond it:
+        # test_only_an_outage_may_last_beyond_the_retries.
         return few and disposition is Disposition.RETRY
 
 
@@ -164,7 +166,9 @@ class ObjectUploads:
     def store(self, wanted: NewObject) -> StoredUpload:
         """Store an object in place of the old one, which stays if an error ends the content."""
         tries = Tries(self._settings)
+        # Ids of this object that will never have chunks again: a note of these alone may go.
         gone: set[str] = set()
+        # Ids that a faster writer may need, so that no note of this writer has them removed.
         spared: set[str] = set()
         while True:
             upload = _Upload(new_nuid(), spared=frozenset(spared))
@@ -181,6 +185,8 @@ class ObjectUploads:
             except BaseException as error:
                 # Its content cannot be read, a permission is missing, or the user has pressed
                 # Ctrl-C.
+                # The chunks stay if the server is away,
+                # and if the meta message that names them may be stored.
                 if not (_is_outage(error) or upload.offered):
                     self._give_up(wanted, upload, self._uploads.settle(), gone, forget=True)
                 raise
@@ -220,8 +226,12 @@ class ObjectUploads:
         """Make one attempt, by the steps at the head of this module."""
         subject = meta_subject(self._bucket, wanted.name)
         size = self._chunk_size(wanted.chunk_size)
+        # The note follows this look,
+        # so it has the id of the version that the meta message replaces.
         before = self.stream.last(subject)
         upload.replaced = self.stream.nuid_of(before)
+        # Before the first chunk: if this writer is killed, the next writer of the name finds its
+        # chunks.
         self._note(wanted, upload)
         self._store_chunks(wanted, upload, size)
         meta = ObjectMeta(
@@ -237,6 +247,7 @@ class ObjectUploads:
             options=ObjectOptions(max_chunk_size=size),
         )
         expected = before.sequence if before else 0
+        # An error from here on may leave the meta message stored, so its chunks must stay.
         upload.offered = True
         last = self._store_meta(subject, meta.to_json(), expected, tries, upload)
         if upload.chunks and last <= upload.chunks[-1]:
@@ -252,12 +263,14 @@ class ObjectUploads:
         sequence = 0
         others: list[str] = []
         for _ in range(_NOTES):
+            # `dict.fromkeys` drops repeated ids and keeps their order.
             own = [upload.replaced, upload.nuid] if upload.replaced else [upload.nuid]
             upload.noted = tuple(dict.fromkeys([*others, *own]))
             body = note_body(upload.noted)
             try:
                 (upload.note,) = self._uploads.store(subject, [body], _in_place_of(sequence))
             except NotStored as failure:
+                # The note of another writer is in the way: the next try has the ids of both.
                 if not failure.overtaken:
                     raise
             else:
@@ -307,6 +320,8 @@ class ObjectUploads:
                 return sequence
             except NotStored as failure:
                 in_doubt = in_doubt or not failure.settled
+                # A refused sequence may be that of an earlier copy of this message,
+                # which was stored.
                 look = in_doubt or failure.overtaken
                 if upload is not None and not look:
                     raise
@@ -342,12 +357,15 @@ class ObjectUploads:
 
         The meta message is the one on ``subject`` at sequence ``last``.
         """
+        # The meta message is stored, so readers no longer need the chunks of other ids.
         for nuid in upload.noted:
             if nuid != upload.nuid:
                 self.stream.remove(chunk_subject(self._bucket, nuid))
         noted = self.stream.remove(note_subject(self._bucket, wanted.name), upload.note)
         if not noted and not self._is_there(upload):
             # Another writer took this note over, stored its object, and gave that another name.
+            # The meta message names chunks that are gone: readers would find a damaged object
+            # (test_a_name_that_was_taken_and_given_up_before_a_put_ends).
             self.stream.remove(subject, last)
             raise NotStored(
                 "another writer has removed its chunks", Disposition.RETRY, settled=True
@@ -370,6 +388,7 @@ class ObjectUploads:
         """Whether the last chunk of an upload is at the sequence that its acknowledgement named."""
         if not upload.chunks:
             return True
+        # In a stream that has lost its end the last chunk is gone, or was an earlier one.
         newest = self.stream.last(chunk_subject(self._bucket, upload.nuid))
         return newest is not None and newest.sequence == upload.chunks[-1]
 
@@ -394,6 +413,7 @@ class ObjectUploads:
         gone: set[str],
     ) -> None:
         """Give an upload up. Raise `ObjectNotStored` if no other one follows."""
+        # Such content is gone once it was read: another upload would store less.
         once = upload.begun and not wanted.repeatable
         again = tries.again_after(failure.disposition) and not once
         self._give_up(wanted, upload, failure.settled, gone, forget=not again)
@@ -452,6 +472,7 @@ class ObjectUploads:
                 self._max_msg_size = self.stream.state().max_msg_size
             except PermissionDenied as error:
                 log.info("a limit of bucket %s is not looked at: %s", self._bucket, error)
+                # No limit is known: the server refuses a chunk that is too large.
                 self._max_msg_size = -1
         max_payload = self._uploads.max_payload
         limits = [limit for limit in (max_payload, self._max_msg_size) if limit >= 0]  # < 0: none
@@ -475,4 +496,5 @@ def _is_outage(error: BaseException) -> bool:
 
 def _in_place_of(sequence: int) -> bytes:
     """Return the header lines of a message that replaces only the one with a sequence (0: none)."""
+    # A message with another sequence is refused, and rolls nothing up.
     return f"Nats-Rollup: sub\r\n{EXPECTED}: {sequence}\r\n".encode()

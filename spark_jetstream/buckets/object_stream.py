@@ -53,6 +53,7 @@ class ObjectStream:
         if last is None:
             body = jsapi.purge_subject_request(subject)
         else:
+            # `seq` of a purge excludes that sequence.
             body = jsapi.purge_request(last + 1, subject)
 
         def ask(connection: Connection) -> int:

@@ -81,6 +81,7 @@ def digest_bytes(text: str) -> bytes:
     algorithm, encoded = text[: len(_DIGEST)], text[len(_DIGEST) :].rstrip("=")
     if algorithm.upper() != _DIGEST:
         raise ValueError(f"the digest {text[:64]!r} is not a SHA-256")
+    # Both alphabets of base64, with padding and without: test_digests.
     plain = encoded.replace("-", "+").replace("_", "/")
     try:
         digest = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -170,6 +171,7 @@ class ObjectMeta(_Fields):
             meta = cls.model_validate(body)
         except ValidationError as error:
             raise ProtocolError(f"bucket {bucket}: a meta message {_fault(body, error)}") from None
+        # Another client may leave the bucket out: test_what_other_clients_write_differently.
         return meta if meta.bucket else meta.model_copy(update={"bucket": bucket})
 
     def to_json(self) -> bytes:
@@ -215,6 +217,7 @@ class StoredObject:
         Raises `ProtocolError`. A server leaves an empty message in place of one that expired
         (ADR-43 "JetStream Per-Message TTL").
         """
+        # Nothing else names an object whose meta message has expired.
         gone = ObjectMeta(bucket=bucket, name=subject, deleted=True)
         try:
             meta = ObjectMeta.from_json(payload, bucket) if payload else gone

@@ -49,6 +49,7 @@ def _uploads_of(data: bytes) -> tuple[str, ...] | None:
     try:
         body = json_object(data)
         version, uploads = body["version"], body["uploads"]
+    # Any client of the account can write to this subject.
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if version != 1 or not isinstance(uploads, list):

@@ -129,6 +129,8 @@ class Uploads:
 
     def head(self, lines: bytes = b"") -> bytes:
         """Return the header block of a message with these lines of its own."""
+        # On a server before 2.11.6 a mirror stops for good at the first message with this header:
+        # test_a_server_whose_mirrors_stop_at_the_name_of_a_stream.
         named = self._connection.can(EXPECTED_STREAM_PASSES_MIRRORS)
         expected = b"Nats-Expected-Stream: %b\r\n" % self.stream.encode() if named else b""
         return b"NATS/1.0\r\n%b%b\r\n" % (expected, lines)
@@ -148,6 +150,7 @@ class Uploads:
             size = len(head) + len(payload)
             self._refuse_large(size)
             self._await_room(size)
+            # Between two payloads, without waiting: a refusal ends the upload early.
             self._pump(wait=False)
             if self._refusals:
                 break
@@ -155,6 +158,7 @@ class Uploads:
         self._settle()
         if self._refusals:
             raise _refused(self._refusals[0])
+        # Numbers are in the order of sending, so the sequences must ascend.
         sequences = [self._sequences[number] for number in range(first, self._next)]
         if any(later <= earlier for earlier, later in pairwise(sequences)):
             # The stream came back without its end, or two streams capture the same subjects.
@@ -200,6 +204,7 @@ class Uploads:
             self._settle()
         except NotStored as failure:
             return failure.settled
+        # An answer is still missing: a payload may be stored later.
         except JetStreamError:
             return False
         return True
@@ -215,6 +220,7 @@ class Uploads:
                 self._connection.check()
             except ConnectionFailed as error:
                 cut = error
+        # `resume` forgets the cuts before it, so that the next upload does not meet them again.
         if cut is not None:
             self._inbox.resume(self._settings.connection.retry_timeout)
 
@@ -242,6 +248,8 @@ class Uploads:
     def _pump(self, *, wait: bool) -> None:
         """Read the answers that have arrived; with ``wait``, wait up to `ack_timeout` for one."""
         timeout = self._settings.ack_timeout
+        # The rest of `ack_timeout`. When nothing is left, the shortest wait still takes answers
+        # that have arrived.
         patience = max(self._heard + timeout - time.monotonic(), 0.001) if wait else 0.0
         try:
             event = self._inbox.get(patience)
@@ -279,6 +287,7 @@ class Uploads:
     def _is_first(self, number: int) -> bool:
         """Note an answer to a payload; whether it is the first one."""
         size = self._waiting.pop(number, None)
+        # An answer of an upload that was given up, or the second answer to a payload.
         if size is None:
             return False
         self._bytes -= size
@@ -290,6 +299,7 @@ class Uploads:
         inboxes = self._inbox.subject.rpartition(".")[0].lower()
         if denied.subject is None or denied.subject.lower().startswith(inboxes):
             raise denied
+        # Another user's refusal is no failure of this upload.
         if self._waiting and denied.subject.lower() == self._subject.lower():
             text = f"the account may not publish to {self._subject}"
             raise NotStored(
@@ -315,7 +325,10 @@ _ADVICE: Mapping[Cause, str] = {
 def _refused(refusal: Refusal) -> NotStored:
     """Return the failure for a refusal, once all other payloads have their answers."""
     text = reason(refusal, _ADVICE)
+    # A status has no error code. 503: no stream listens, or its leader is being elected.
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
+    # Another writer has stored this object meanwhile. The next attempt reads the new meta message
+    # first.
     if refusal.err_code == WRONG_REVISION:
         disposition = Disposition.RETRY
     elif outcome(refusal) is not Outcome.RETRY:
