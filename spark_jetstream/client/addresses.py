@@ -37,10 +37,14 @@ class Addresses:
             socket.getaddrinfo, uri.hostname, uri.port, type=socket.SOCK_STREAM
         )
         try:
+            # An address needs no thread of asyncio's executor, which would stay in each worker:
+            # test_an_address_is_looked_up_without_a_thread.
             entries: Any = of_host(flags=socket.AI_NUMERICHOST)
         except socket.gaierror:  # a name, which a thread looks up
             resolving = asyncio.get_running_loop().run_in_executor(None, of_host)
             entries = await asyncio.wait_for(resolving, seconds)
+        # The sort is stable: addresses that were never tried,
+        # or have greeted, keep the resolver's order.
         return sorted(entries, key=lambda entry: self._tried.get(entry[-1], 0.0))
 
     async def connect(self, uri: Any, seconds: float) -> tuple[socket.socket, float]:

@@ -77,6 +77,7 @@ class Credentials(UserString):
     @property
     def ended(self) -> str:
         """When the JWT expired, as the end of a sentence; empty if it has not, or is unreadable."""
+        # This only adds to another error, so an unreadable JWT says nothing here.
         with suppress(OptionError):
             if 0 < self.expires <= time.time():
                 return time.strftime(
@@ -297,6 +298,7 @@ def _check_seed(option: str, seed: str) -> None:
             f"option {option} holds an NKey seed that is not a user's (those begin with SU)",
             option=option,
         )
+    # A typing error is found here, before a server refuses the login.
     raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
     if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
         raise OptionError(
@@ -311,6 +313,7 @@ def _tls(files: _Files) -> ssl.SSLContext | None:
     key = files.pem("PRIVATE KEY", "tls_key_file", "tls_key_secret")
     if ca is None and cert is None:
         return None
+    # Only a client certificate: the system's authorities still decide about the server.
     if ca is None:
         context = ssl.create_default_context()
     elif (trusting := _trusting(ca.content)) is not None:

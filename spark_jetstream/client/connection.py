@@ -115,6 +115,8 @@ class Connection:
         seconds = self.options.request_timeout if timeout is None else timeout
         try:
             work = self._requests.request(subject, payload, context, seconds, headers, every)
+            # The loop's thread ends the request in time;
+            # five seconds more are for a thread that is busy.
             return self._loop.run(work, seconds + 5)
         except RequestTimeout:
             # A dead connection looks like a server that does not answer.
@@ -157,9 +159,11 @@ class Connection:
         async def gather() -> list[bytes | BaseException]:
             return await asyncio.gather(*map(request, questions), return_exceptions=True)
 
+        # `return_exceptions`: the other requests end too, so none is left without a reader.
         payloads = self._loop.run(gather(), seconds + 5)
         replies: list[dict[str, Any] | ApiError] = []
         for payload, question in zip(payloads, questions, strict=True):
+            # As in `request`: a dead connection looks like a server that does not answer.
             if isinstance(payload, RequestTimeout):
                 self.check()
             if isinstance(payload, BaseException):
@@ -235,6 +239,8 @@ class Connection:
         try:
             for subject in listener.subjects:
                 self._subscribe(listener, subject, group)
+            # The server answers the ping after all subscriptions, and after it has refused one:
+            # test_no_ping_overtakes_a_subscription.
             self.check(self.options.request_timeout)
             if listener.denied is not None:
                 raise listener.denied
@@ -287,6 +293,8 @@ class Connection:
     async def end(self) -> None:
         """On the loop's thread: close the connection."""
         if self._login.is_up:
+            # The last posted messages, such as the deletion of a consumer, still go out:
+            # test_close_all_lets_the_last_requests_through.
             await self._loop.finish(1)
         await self._login.close()
 

@@ -163,6 +163,7 @@ class Inbox:
 
     def put(self, event: Event) -> None:
         """Let `get` hand this out or raise it, unless too much waits already."""
+        # The error is the last event: a server that goes on sending fills no memory.
         if self._full:
             return
         # A reader that keeps up has no use for a copy.
@@ -187,6 +188,7 @@ class Inbox:
         if isinstance(event, JetStreamError):
             return _EVENT
         size = _EVENT + _MESSAGE * len(event)
+        # Runs of one read share their memory, and come one after the other.
         if event.data is not self._buffer:
             self._buffer = event.data
             size += len(event.data)
@@ -202,11 +204,13 @@ class Inbox:
     async def _adopt(self, patience: float) -> None:
         """Go on with the connection that is up next, and forget the cuts before it."""
         await self._registry.login.wait(patience)
+        # No cut since: the answers that wait are those of this connection.
         if self.generation == self._registry.login.reconnects:
             return
         self.generation = self._registry.login.reconnects
         for _ in range(self._events.qsize()):
             event, size = self._events.get_nowait()
+            # Answers from before the cut are kept: test_answers_from_before_the_cut_are_kept.
             if isinstance(event, ConnectionFailed):
                 self._taken += size
             else:
@@ -215,6 +219,8 @@ class Inbox:
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
         """Hear that the server has refused a publish or a subscription; whether it is of here."""
         if publishing:
+            # The subject must be the same in full:
+            # a refusal for stream ORDERS_EU must not fail a reader of ORDERS.
             named = self._published_name(subject)
             if named is None:
                 return False
@@ -239,6 +245,7 @@ class Inbox:
 def _apart(frames: Frames) -> Frames:
     """Copy messages out of a shared buffer, unless they fill most of it."""
     first = int(frames.begin[0])
+    # After the payload of the last message and its CR LF.
     end = int(frames.line_end[-1] + frames.size[-1]) + 2
     if _SMALL * (end - first) >= len(frames.data):
         return frames

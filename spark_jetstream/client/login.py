@@ -177,6 +177,8 @@ class Login:
                     f"cannot connect to {servers}: {error_text(error)}"
                 ) from None
             self._accepted()
+            # Before the first message: a row that the account may not send has the connection
+            # closed for good (test_the_limit_of_an_account_counts).
             await self._learn_limit()
         except BaseException:
             self._ended = True
@@ -193,6 +195,7 @@ class Login:
             servers=list(self.options.servers),
             name=CONNECTION,
             connect_timeout=seconds,  # type: ignore[arg-type]  # a float will do
+            # Without a limit: `_on_refused` and the caller's patience end the attempts.
             max_reconnect_attempts=-1,
             reconnect_time_wait=self.timing.between_attempts,  # type: ignore[arg-type]
             ping_interval=self.timing.ping_interval,  # type: ignore[arg-type]
@@ -228,6 +231,8 @@ class Login:
         connection = f"the connection to {self.options.display_servers}"
         while not self.is_up:
             if self._final.done():
+                # Several threads may wait,
+                # and Python adds each traceback to the error that is raised.
                 raise copy.copy(self._final.result())
             if self.client.is_closed:
                 raise ConnectionFailed(f"{connection} was closed{self._reason()}")
@@ -256,6 +261,8 @@ class Login:
             if self.is_up:
                 self._logged_in = False
                 self.wire.abort()
+                # The wire was aborted first:
+                # over a dead one TLS would wait half a minute for the peer's goodbye.
                 await self.client.force_reconnect()
             raise ConnectionFailed(
                 f"the NATS server at {self.options.display_servers} does not answer"
@@ -366,6 +373,8 @@ class Login:
         self._note_error(nats.errors.Error(f"nats: {text}"))
         if refusals.ends_nothing(text):
             return True
+        # Other errors end the connection for good:
+        # a row that is too large would end the next one as well.
         if not refusals.may_pass(text):
             self._loop.start(self.close())
         return False
@@ -387,6 +396,8 @@ class Login:
             self.wire.send(frames)
         self._unsent.clear()
         self._accepted()
+        # The server tells the limit of the account after the login;
+        # until then the lower one counts.
         self._loop.start(self._learn_limit())
 
     # What is final
@@ -409,6 +420,7 @@ class Login:
             self._closed_ports = 0
             return
         self._closed_ports += 1
+        # In a row: each server was tried since the last other failure.
         each = self._closed_ports >= len(self.client.servers)
         if each and not self._starting and not self._final.done():
             servers = self.options.display_servers
@@ -433,6 +445,8 @@ class Login:
         # A caller that does not wait for outages need not hear from servers that are down; each was
         # tried between two attempts at this one.
         enough = again and not self._tolerance
+        # By server, not by number: one that refuses twice says nothing of another that restarts
+        # (test_a_server_that_refuses_while_the_other_is_down_stops_nobody).
         by_each = self._refusals.keys() >= {*self.client.servers}
         lasted = time.monotonic() - began >= self._tolerance
         if self._final.done() or not lasted or not (by_each or enough):

@@ -67,6 +67,7 @@ class Multiplexer:
     ) -> bytes:
         """Return the payload of the reply to a request; see `Connection.request`."""
         deadline = Deadline(seconds)
+        # Part of the time of the request: test_waiting_for_a_connection_is_part_of_a_request.
         await self._login.wait(seconds)
         # Not a number alone: those are the reply subjects of rows.
         token = f"r{next(self._tokens)}"
@@ -119,6 +120,7 @@ class Multiplexer:
         elif isinstance(event, Frames):
             subjects = event.lines.tobytes()
             for at, (block, payload) in enumerate(event.parts()):
+                # A reply with headers may be that of a service, or a status of the server.
                 status = parse_status(block) if block else None
                 subject = subjects[int(event.subject_start[at]) : int(event.subject_end[at])]
                 response = _Response(payload, None if status is None else status.code)
@@ -126,6 +128,7 @@ class Multiplexer:
 
     def put_cut(self, message: str) -> None:
         """Fail what waits: the connection was cut."""
+        # The next connection subscribes again, perhaps with other permissions.
         self._deaf = None
         self._fail(ConnectionFailed(message), [*self._waiting.values()])
 

@@ -83,6 +83,7 @@ class Registry:
             raise ConnectionFailed(f"cannot subscribe to {subject}: {error}") from None
         if self.login.closed:
             raise ConnectionFailed(f"cannot subscribe to {subject}: connection closed")
+        # A number is never used again, so messages for an ended subscription reach nobody.
         self._last = number
         self._open[number] = _Open(subscriber, subject, group)
         self.scanner.collect.add(number)
@@ -132,6 +133,8 @@ class Registry:
 
         If it is that of an exclusive subscriber, the others do not hear of it.
         """
+        # Exclusive subscribers first: the refusal of theirs must fail no request
+        # (test_a_refused_subscription_that_was_closed_concerns_no_request).
         for exclusive in (True, False):
             subscribers = [
                 each.subscriber
@@ -144,6 +147,8 @@ class Registry:
 
     def write(self, subscriber: Subscriber, frames: memoryview, generation: int) -> None:
         """Send frames over the login of this generation, or let the subscriber know of its end."""
+        # Over a later connection a row could be stored twice, or overtake others:
+        # test_each_frame_is_sent_at_most_once_and_never_after_the_cut.
         if self.login.is_up and generation == self.login.reconnects:
             self.login.wire.send(frames)
         else:

@@ -54,7 +54,9 @@ class Requests:
         backoff = Backoff()
         while True:
             try:
+                # The connection anew for each try: a closed one is replaced (`pool.connect`).
                 result = work(self.connect(patience))
+                # The server was reached, so a failure from here on is an outage.
                 self.first = None
                 return result
             except JetStreamError as error:
@@ -138,6 +140,7 @@ def settled_info(connection: Connection, name: str, context: str) -> StreamSumma
     To be called before a loss is reported. Raises what `stream_info` raises, and `ServerBusy` if
     the server that answers does not prove that a majority follows it.
     """
+    # By then a server that woke up, and led before, has heard its successor.
     time.sleep(connection.timing.election)
     state = stream_info(connection, name, context)
     if not state.followed:
@@ -159,6 +162,7 @@ def info_of(connection: Connection, name: str, created: str | None, context: str
         expected = state.created == created
         if created is None:
             expected = state.followed
+        # A server without replicas has no successor that could know better.
         if expected or not state.clustered:
             return state
     return settled_info(connection, name, context)

@@ -30,6 +30,7 @@ class ServerPool:
         announced = dict.fromkeys(filter(_has_host, info.get("connect_urls") or ()))
         if not announced or self._client.is_closed:
             return
+        # Only for look-ups: the lists below keep the order in which the client tries its servers.
         stay = {*self._given, connected.netloc, *announced}
         known = self._client.servers
         kept = [uri.geturl() for uri in known if uri.netloc in stay]

@@ -31,6 +31,8 @@ class SocketReader:
             self._news.set()
             if len(self.incoming) > self._most and self.source is not None and not self._paused:
                 self._paused = True
+                # The peer has to wait then, also over TLS:
+                # test_a_peer_that_sends_more_over_tls_than_is_read_must_wait.
                 self.source.pause_reading()
 
     def end(self, failure: Exception | None = None) -> None:
@@ -66,6 +68,8 @@ class SocketReader:
     async def _wait(self) -> bool:
         """Wait for what is needed; whether it has come."""
         while not self.incoming.ready:
+            # Only now: the reader gets the bytes from before the failure first
+            # (test_a_failure_comes_behind_what_was_received).
             if self._failure is not None:
                 raise self._failure
             if self._over:

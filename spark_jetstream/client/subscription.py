@@ -148,6 +148,8 @@ class Listener(Subscribed):
         self._published.clear()
         if self.denied is not None:
             raise self.denied
+        # An answer over a later connection does not confirm a message that was sent over the
+        # earlier one: test_a_message_that_a_cut_may_have_lost_is_not_confirmed.
         if login.reconnects != generation:
             raise ConnectionFailed(
                 f"the connection was cut: the server may not have the message to {subject}"

@@ -82,6 +82,8 @@ class TcpWire(Wire):
                 plain.transport, protocol, self._tls(ssl_context), server_hostname=name
             )
 
+        # A server that has greeted has the whole attempt;
+        # one that begins with TLS has only its share.
         patience = self._attempt.left if self._greeting.greeted else self._most_quiet
         try:
             transport: Any = await asyncio.wait_for(start(), patience)
@@ -136,6 +138,8 @@ class TcpWire(Wire):
 
     def send(self, frames: bytes | memoryview) -> None:
         """Send frames. Raises `NotEncrypted` when TLS is required and has not begun."""
+        # nats-py writes its buffer when it is closed, also before a login has begun TLS:
+        # test_closing_during_a_login_sends_nothing_in_the_clear.
         if self._requires_tls and not self._secured:
             raise NotEncrypted(
                 "TLS is asked for (a tls:// URL or a tls option), and the server offers none"
@@ -201,10 +205,12 @@ class TcpWire(Wire):
         assert self._reader is not None
         pace = self.pace()
         early = self._last_read + pace - time.monotonic() if pace else 0.0
+        # A read costs the same for one message as for hundreds. The pause lets more of them arrive.
         if early > 0:
             await asyncio.sleep(early)
         incoming = await self._reader.read()
         self._last_read = time.monotonic()
+        # Nothing that is complete, although the read has ended: the connection is over.
         return incoming if incoming.ready else None
 
 

@@ -57,6 +57,7 @@ class WebSocketWire(Wire):
     def send(self, frames: bytes | memoryview) -> None:
         """Send frames, as one WebSocket message."""
         self._unsent.append(frames)
+        # `send_bytes` of aiohttp must be awaited, so one task sends all frames in their order.
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_all(self._socket, self._unsent))
 
@@ -76,6 +77,7 @@ class WebSocketWire(Wire):
         from aiohttp import ClientResponseError, ClientSession  # noqa: PLC0415  # of the extra
 
         if self._session is not None:
+            # nats-py leaves the session of a refused login open.
             await self._session.close()
         patience = self._begin(uri, connect_timeout)
         connector, self._most_quiet = await self._addresses.connector(uri, patience)

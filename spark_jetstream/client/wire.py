@@ -164,6 +164,7 @@ class Wire(Transport):
         `asyncio.TimeoutError`, and an error of nats-py once the connection is closed.
         """
         pong = asyncio.get_running_loop().create_future()
+        # Before the PING goes out. PONGs have no token: the first one answers the first ping.
         self._pings.append(pong)
         self.send(PING)
         await asyncio.wait_for(pong, timeout)
@@ -187,6 +188,7 @@ class Wire(Transport):
         if self._greeting.greeted:
             line = await self._greeting.login(self._line, self._attempt.left)
             if line == PONG:
+                # From the PONG on nats-py reads no line any more.
                 self._receiving = asyncio.create_task(self._receive(self._library))
             return line
         self._info = self._greeting.check(await self._first_line(), plain=self._plain)
@@ -269,6 +271,8 @@ class Wire(Transport):
             self._receiving = None
         for pong in self._pings:
             if pong is not None and not pong.done():
+                # A ping that timed out later would cut the next connection:
+                # test_a_ping_over_a_former_connection_cuts_no_other.
                 pong.set_exception(nats.errors.ConnectionClosedError())
                 pong.exception()  # or asyncio complains about one that nobody awaits
         self._pings.clear()
@@ -285,6 +289,7 @@ class Wire(Transport):
         except ProtocolError as error:
             log.warning("closing the connection: %s", error)
             self._owner.complain(error)
+            # nats-py connects again after its own class of this error.
             library.end(nats.errors.ProtocolError())
         except OSError as error:
             library.end(error)
