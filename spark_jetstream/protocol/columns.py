@@ -34,6 +34,7 @@ class Acks:
         self._separators = frames.separators
         dots = frames.reply_dots
         version1 = dots == ack_subject.V1_DOTS
+        # bool (n,): a newer server may add tokens at the end of the second form.
         known = version1 | (dots >= ack_subject.V2_DOTS)
         if not (known.all() and self._have_prefix(frames)):
             raise ProtocolError(
@@ -67,6 +68,7 @@ class Acks:
 
     def consumer_sequences(self) -> tuple[int, int]:
         """The consumer sequence of the first and of the last message."""
+        # Two of them tell a hole in the run: the numbers rise by one (`PullSession._delivered`).
         first = self._number(0, ack_subject.CONSUMER_SEQUENCE)
         last = self._number(-1, ack_subject.CONSUMER_SEQUENCE)
         return first, last

@@ -71,5 +71,6 @@ def _header_block(headers: Pairs) -> bytes:
             continue
         if not _HEADER_NAME.fullmatch(name):
             raise ValueError(f"invalid header: {name!r}")
+        # A line end in a value would begin another header.
         lines.append(f"{name}: {value.strip().translate(_LINE_ENDS)}\r\n")
     return f"NATS/1.0\r\n{''.join(lines)}\r\n".encode() if lines else b""

@@ -89,6 +89,7 @@ def _values(messages: MessageRun, stream: str) -> pa.StringArray:
     payloads = messages.payloads()
     # Servers write the value in one form. Other JSON is read one by one.
     plain = pc.struct_field(pc.extract_regex(payloads, _PLAIN), [0])
+    # The fast path: payloads as servers write them.
     if not plain.null_count:
         return plain.cast(pa.string())
     read = functools.partial(counter_value, stream)

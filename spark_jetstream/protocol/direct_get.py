@@ -189,6 +189,7 @@ def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArra
         return np.zeros((lines, count), np.int64), np.zeros(count, np.bool_)
     last = bounds[1:] - 1  # where the last line feed of each block must be
     per_block = len(feeds) // count
+    # The fast path: a reshape in place of a search for each block.
     same = per_block >= lines and len(feeds) == per_block * count
     if same and np.array_equal(feeds[per_block - 1 :: per_block], last):
         # Every block has the same number of lines, as blocks without headers of their own have.
@@ -222,6 +223,7 @@ def _answered(
     # The publisher's lines end where the line with the stream begins.
     own_end = stop + 2 - len(added)
     has_room = bool(name) and (own_end >= begin).all()
+    # One server answers a request, so all messages of a run name the same stream.
     if not (has_room and begins_with(heads, own_end, added).all()):
         raise ProtocolError(
             "a direct get was answered without the name of the stream, or by more than one stream"
@@ -317,6 +319,7 @@ def merge(readers: Sequence[Iterator[DirectBatch]], apply: Apply = map) -> Itera
     heads: list[DirectBatch | None] = [None] * len(readers)
 
     def head_of(number: int) -> DirectBatch | None:
+        # A reader yields its next run only when its last one is used up.
         head = heads[number]
         return next(readers[number], None) if head is None else head
 
@@ -341,5 +344,6 @@ def merge(readers: Sequence[Iterator[DirectBatch]], apply: Apply = map) -> Itera
 def _in_order(parts: Sequence[DirectBatch]) -> MergedReplies:
     """Return the messages of several runs by their sequences."""
     sequences = np.concatenate([part.sequences for part in parts])
+    # No two readers have the same message, so sequences are distinct.
     order = np.argsort(sequences, kind="stable")
     return MergedReplies(parts, order, sequences[order])

@@ -51,6 +51,7 @@ def subject_hashes(subjects: pa.StringArray | pa.BinaryArray, seed: np.uint64 = 
     # Mix in the length, and then one word of each subject after the other.
     hashes = _mixed(length.astype(np.uint64) ^ seed)
     for position in range(0, int(length.max(initial=0)), _WORD):
+        # int64: the subjects that have a word at this position.
         rows = np.flatnonzero(length > position)
         left = np.minimum(length[rows] - position, _WORD).astype(np.uint64)
         # Of the last word, only the bytes of the subject.
@@ -83,6 +84,7 @@ class HashSet:
     def add(self, hashes: Hashes) -> BoolArray:
         """Add distinct hashes and return for each of them whether it was in the set before."""
         hashes = _not_zero(hashes)
+        # All of them may be new, and a search in a full table would never end.
         while 2 * (self._count + len(hashes)) > len(self._table):
             self._grow()
         known = self._insert(hashes)

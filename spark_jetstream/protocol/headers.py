@@ -30,6 +30,7 @@ def decode_headers(
     Never fails: whatever is not a header line is passed over.
     """
     count = len(start)
+    # int64, the rows in the result of all vectors below; messages without a block have none.
     rows = np.flatnonzero(length)  # those with a block
     if not len(rows):
         return pa.nulls(count, _RAW_TYPE if raw else HEADERS_TYPE)
@@ -40,7 +41,9 @@ def decode_headers(
     # A header line has a colon that is not its first byte. The version line is none.
     colon = as_vector(pc.find_substring(blocks.values, ":"))
     is_header = colon > 0
+    # The first line of a block is `NATS/1.0`, perhaps with a status that has a colon.
     is_header[first[:-1]] = False
+    # int64, one for each header line: the row of its message.
     row = np.repeat(rows, np.diff(first))[is_header]
     # The name is in front of the colon, and the value behind it.
     begin = bounds[:-1][is_header]
@@ -82,8 +85,10 @@ def _assemble(
     total = len(row)
     # Lines with the same key are values of one header: rows ascend, and each name has a code.
     codes = as_vector(names.dictionary_encode().indices).astype(np.int64)
+    # The key of a row begins where that of the row before cannot reach.
     distinct = int(codes.max()) + 1 if total else 1
     key = row * distinct + codes
+    # Stable, so that the values of a repeated name keep the order of the wire.
     order = np.argsort(key, kind="stable")
     grouped = key[order]
     # Where each group of equal keys begins.
@@ -109,6 +114,7 @@ def _assemble(
     per_row = np.bincount(entry_row, minlength=count)
     offsets = np.concatenate(([0], np.cumsum(per_row))).astype(np.int32)
     lists = pa.ListArray.from_arrays(as_arrow(list_bounds), values)
+    # A message without any header line has null, not an empty map.
     return pa.MapArray.from_arrays(
         as_arrow(offsets), names, lists, type=kind, mask=as_arrow(per_row == 0)
     )
@@ -118,5 +124,6 @@ def to_text(raw: pa.BinaryArray) -> pa.StringArray:
     """Bytes as UTF-8 text; whatever is not valid UTF-8 becomes U+FFFD."""
     try:
         return raw.cast(pa.string())
+    # Some value is not UTF-8. Arrow cannot replace its bytes by U+FFFD, and Python can.
     except pa.ArrowInvalid:
         return texts([value.decode("utf-8", "replace") for value in raw.to_pylist()])

@@ -59,6 +59,7 @@ class Incoming:
 
     def add(self, data: bytes) -> None:
         """Copy bytes that came in another way."""
+        # The message lies in one piece, in memory that is large enough for all of it.
         self.need = max(self.need, len(self) + len(data))
         left = memoryview(data)
         while left:

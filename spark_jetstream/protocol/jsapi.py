@@ -211,6 +211,7 @@ def reader_config(
         config["deliver_policy"] = "last_per_subject"
     elif start_time is not None:
         config |= {"deliver_policy": "by_start_time", "opt_start_time": start_time}
+    # `all` begins at the first message anyway.
     elif start_sequence is not None and start_sequence > 1:
         config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start_sequence}
     if headers_only:
@@ -286,6 +287,7 @@ def field(
     value: Any = body
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
+    # To Python a `bool` is an `int`.
     if isinstance(value, kind) and (kind is not int or _is_number(value)):
         return value
     if default is None:
@@ -362,10 +364,12 @@ def pull_status(status: Status, stream: str) -> PullEnd:
 
     if is_one(_LOST):
         raise ConsumerLost(f"the pull consumer on stream {stream} cannot serve any more: {text}")
+    # An unknown status must not pass for the end of a request, or messages would be left out.
     over = status.code != _HEARTBEAT
     if over and not is_one(_ENDED):
         problem = f"the server refused a pull request on stream {stream}: {text}"
         raise pull_refused(problem, status.code, status.description)
+    # A 404 has neither number.
     undelivered = whole_number(status.headers.get("Nats-Pending-Messages", ""))
     unused_bytes = whole_number(status.headers.get("Nats-Pending-Bytes", ""))
     return PullEnd(over, undelivered, unused_bytes, description.startswith("message size exceeds"))

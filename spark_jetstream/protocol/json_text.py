@@ -38,6 +38,8 @@ def json_object(data: bytes | str) -> dict[str, Any]:
         if not deep and _SURROGATE.search(text):
             # Half of a pair is no text: encoding it raises `ValueError`.
             json.dumps(body, ensure_ascii=False).encode()
+    # Python's limit depends on the caller; the error must not
+    # (test_the_error_of_a_deep_object_does_not_depend_on_python).
     except RecursionError:
         body, deep = None, True
     except ValueError:
@@ -51,8 +53,10 @@ def json_object(data: bytes | str) -> dict[str, Any]:
 
 def _is_deep(text: str, body: Any) -> bool:
     """Return whether JSON is nested more deeply than `MAX_DEPTH`."""
+    # Brackets in texts count too, so this only spares most JSON the walk below.
     if text.count("{") + text.count("[") <= MAX_DEPTH:
         return False
+    # Level by level, without recursion, which has the same limit.
     level = [body]
     for _ in range(MAX_DEPTH + 1):
         nested = [part for part in level if isinstance(part, (dict, list))]

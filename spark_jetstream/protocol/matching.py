@@ -35,10 +35,13 @@ class Matcher:
         found = np.zeros(len(subjects), np.bool_)
         split = pc.split_pattern(subjects, ".")
         first: IntArray = as_vector(split.offsets)[:-1]
+        # int32 (n,): how many tokens each subject has;
+        # `first` is where they begin in `split.values`.
         counts = np.diff(as_vector(split.offsets))
         for shape, literal in self._literal.items():
             # A last `>` matches at least one token.
             fitting = counts > shape.tokens if shape.rest else counts == shape.tokens
+            # int64: subjects with the right number of tokens that no filter has matched yet.
             rows = np.flatnonzero(fitting & ~found)
             if not len(rows):
                 continue

@@ -53,6 +53,7 @@ def stored_requests(
     The stream has these subjects, and the read these filters. Such a read is never at the end of
     the stream: its requests, and what the server tells of them, come after it.
     """
+    # A server turns the prefix of a domain into its own one, so both subjects count.
     causes = (f"{DEFAULT_PREFIX}.>", f"{api_prefix}.>", *AUDITS)
     found = []
     for cause in dict.fromkeys(causes):

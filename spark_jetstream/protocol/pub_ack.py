@@ -124,6 +124,7 @@ class AckReader:
         answers = Answers()
         # All messages of an atomic batch but the last have empty answers.
         left = np.flatnonzero(frames.size)
+        # The fast path: all answers of a known stream differ in the numbers alone.
         for beginning in self._beginnings:
             left = _read_plain(payloads, beginning, left, answers)
             if not len(left):
@@ -152,6 +153,7 @@ class AckReader:
                 return None
         try:
             answer = _read_answer(payload, number)
+        # `_read_answer` raises these for JSON of an unknown form, and for bytes that are no JSON.
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ProtocolError(f"an acknowledgement cannot be read: {payload[:120]!r}") from None
         if isinstance(answer, Refusal):
@@ -354,6 +356,7 @@ def cause(err_code: int, description: str) -> Cause:
     """Return why a server stores no message, by the error code and the server's words."""
     if err_code != RefusalCode.STORE_FAILED:
         return err_code
+    # The code 10077 stands for four faults, and only the words tell them apart.
     for words, fault in _STORE_FAULTS.items():
         if description.startswith(words):
             return fault
@@ -368,11 +371,13 @@ def is_full(err_code: int, description: str) -> bool:
 def outcome(refusal: Refusal) -> Outcome:
     """Return what a refusal means for its row."""
     if refusal.err_code == 0:
+        # 503: an election, or no stream. 429: the stream's queue for new messages is full.
         return Outcome.RETRY if refusal.code in (NO_STREAM, 429) else Outcome.FAIL
     known = _OUTCOMES.get(cause(refusal.err_code, refusal.description))
     if known is not None:
         return known
     kind = API_ERRORS.get(refusal.err_code)
+    # An unknown code fails the task. Only errors of a busy or a full server pass.
     passes = kind is not None and issubclass(kind, (ServerBusy, InsufficientResources))
     return Outcome.RETRY if passes else Outcome.FAIL
 

@@ -55,6 +55,7 @@ def parsed_info(line: bytes, *, first: bool = False) -> dict[str, Any]:
         # nats-py raises an error for some forms of what may follow the three numbers.
         info["version"] = _VERSION.sub(r"\1", info["version"])
     if info.get("connect_urls"):
+        # nats-py tries each of them in an outage.
         info["connect_urls"] = info["connect_urls"][:MOST_URLS]
     return info
 

@@ -176,6 +176,7 @@ class StreamSummary:
         If they are equal in two states, no message was removed between these. Each removal raises
         the number, within a term. None where the server says no term.
         """
+        # Without a term a new leader that has lost the tail could give the same number.
         if not self.term:
             return None
         return self.last_seq - self.messages, self.term
@@ -298,12 +299,14 @@ def _leadership(body: Mapping[str, Any], context: str) -> dict[str, Any]:
         for peer in jsapi.field(body, "cluster.replicas", list, context, [])
         if isinstance(peer, dict)
     ]
+    # The leader is not in its own list; a replica that answers lists the leader as another server.
     led = not others or (leader != "" and leader not in _names(others))
     heard = 0
     for peer in others:
         if peer.get("offline"):
             continue
         silence = jsapi.field(peer, "active", int, context, 0)
+        # After a longer silence this server may have elected another leader.
         if 0 < silence < ELECTION_AFTER:
             heard += 1
     # With itself these are a majority.

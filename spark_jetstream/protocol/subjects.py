@@ -156,6 +156,7 @@ def _compared(one: Shape, other: Shape) -> tuple[int, ...] | None:
     only_one_goes_on = one.tokens == other.tokens and one.rest != other.rest
     if one_ends or other_ends or only_one_goes_on:
         return None
+    # Where one of the two has `*`, any token of the other matches.
     return tuple(at for at in one.literal if at in other.literal)
 
 

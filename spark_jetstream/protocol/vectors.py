@@ -79,6 +79,7 @@ def trailing_number(data: Any, end: IntArray) -> tuple[IntArray, BoolArray]:
     is_space = ~(((odd & _LOW7) + _LOW7) | odd | _LOW7)
     # The exponent of a floating point number tells the highest bit, which is the last space.
     exponent = np.frexp(is_space.astype(np.float64))[1].astype(np.int64)
+    # int64 (n,): 0 without a space, so that a number of eight digits or more is not good.
     digits = np.where(is_space == 0, 0, 7 - ((exponent - 1) >> 3))
     value, good = _value(word, digits)
     return value, good & (digits > 0)

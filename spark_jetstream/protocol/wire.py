@@ -110,6 +110,7 @@ class Frames:
 
     def __getitem__(self, part: slice | IntArray) -> Frames:
         """The messages of a slice with step 1, or of ascending indices; shares the buffers."""
+        # `data`, `lines` and `separators` are not cut: the vectors hold places in them.
         return replace(self, **{name: getattr(self, name)[part] for name in _PER_MESSAGE})
 
     def payloads(self) -> pa.BinaryArray:
@@ -188,6 +189,7 @@ class Scanner:
 
         Raises `ProtocolError`, and nothing else.
         """
+        # The frame is still incomplete, so another look would find nothing.
         if not incoming.ready:
             return []
         data, begin, end = incoming.data, incoming.begin, incoming.end
@@ -202,6 +204,8 @@ class Scanner:
             else:
                 self._mean = max(1, (int(piece.end) - int(piece.begin[0])) // len(piece.begin))
                 events.extend(self._split(data, piece))
+        # An incomplete frame stays in the memory. The next look waits until all of its bytes are
+        # there.
         incoming.use(used, _needed(data, used, end))
         return events
 
@@ -212,6 +216,7 @@ class Scanner:
         their bytes.
         """
         collect, whole = self.collect, self.whole
+        # A reply of the API comes alone: vectors would cost more than its few bytes.
         replies = _replies(data, run) if len(run.begin) <= _FEW else None
         if replies is not None and whole.isdisjoint(reply.sid for _, reply in replies):
             yield from (reply if reply.sid in collect else frame for frame, reply in replies)
@@ -224,11 +229,14 @@ class Scanner:
         message = frames.reply_dots >= 0
         if whole:
             message |= _among(sid, whole)
+        # The common run of a reader: one subscription, and messages alone.
         if wanted.all() and message.all() and (sid == sid[0]).all():
             yield replace(frames, sid=int(sid[0]))
             return
         if self.responses:
             message |= _among(sid, self.responses) & (frames.head > 0)
+        # int64 (n,), one key for each message.
+        # Neighbours with the same key make one event, so events keep the order of the wire.
         key = np.where(wanted, sid * 2 + message, -1)
         cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
         for first, last in pairwise(cuts):
@@ -289,12 +297,14 @@ def _scan_in_bulk(data: bytearray, begin: int, end: int) -> tuple[list[bytes | _
     if not is_chain:
         return _scan_by_walk(data, begin, end)
     all_complete = bool(end >= follows[-1])
+    # Only the last frame can be incomplete, since each other one ends where the next begins.
     chained = len(starts) if all_complete else len(starts) - 1
     if not chained:
         return [], begin
     _check_line_ends(octets, follows[:chained])
     run = _FrameRun(starts[:chained], feeds[:chained], size[:chained])
     used = run.end
+    # The rest is one frame whose end has not come; a frame may be cut anywhere.
     if used == end or not all_complete:
         return [run], used
     # A message that is not complete yet follows, or another kind of line.
@@ -424,8 +434,10 @@ def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
     spaces = np.flatnonzero(lines[separators] == _SPACE)
     space_at = separators[spaces]
     # The first and the last space of each line.
+    # int64 (n + 1,): how many spaces are in front of each line.
     edges = np.searchsorted(space_at, bounds)
     first_space, last = edges[:-1], edges[1:] - 1
+    # int64 (n,): 1 for HMSG, 0 for MSG, so that it can be added to places and counts.
     headed = (lines[bounds[:-1]] == ord("H")).astype(np.int64)
     # Three parts follow MSG, and four follow HMSG; a reply subject is one more.
     extra = last - first_space - headed - 2
@@ -480,6 +492,7 @@ def _control_lines(
     """Copy the lines data[begin[i]:line_end[i]] together; return them, and their n + 1 bounds."""
     count = len(begin)
     # Every second piece is a line, and those in between are the contents of the messages.
+    # int32 is wide enough for places: the largest frame has 96 MiB (`MAX_FRAME`).
     around = np.empty(2 * count + 1, np.int32)
     around[0:-1:2] = begin
     around[1::2] = line_end
@@ -488,6 +501,7 @@ def _control_lines(
     pick = np.arange(-2, 2 * count, 2, dtype=np.int64)
     pick[0] = 0
     lines, bounds = joined(binary(2 * count, around, data).take(as_arrow(pick)))
+    # Without the bound of the first piece, which is the line that is taken twice.
     return lines, bounds[1:]
 
 
@@ -500,6 +514,7 @@ def _answer(frame: Frames, sid: int) -> Status | ApiReply:
     if not head:
         return ApiReply(sid, subject, bytes(frame.data[start : start + size]))
     line = parse_status(frame.data[start : start + head])
+    # A status has no payload (ADR-13).
     if size != head or line is None:
         raise ProtocolError(
             "a message without a reply subject, and not a status, came for a pull request"
@@ -517,6 +532,7 @@ class StatusLine(NamedTuple):
 
 def parse_status(block: bytes | bytearray) -> StatusLine | None:
     """Return the status of a header block; None for that of a message, or one that is cut off."""
+    # Of the whole block: a stored block that only begins like a status is none.
     match = _STATUS.fullmatch(block)
     if match is None:
         return None
