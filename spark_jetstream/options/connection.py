@@ -170,6 +170,8 @@ class ConnectionOptions(Options):
         if context is None:
             return cls._build(cls._fields_of(own))
         # The user's own options win over those of the context.
+        # Only values remain of a context:
+        # executors do not have its file (test_executors_do_not_need_the_context).
         inherited = beside(own, hidden(context_options(context)))
         try:
             return cls._build(cls._fields_of({**inherited, **own}))
@@ -185,6 +187,7 @@ class ConnectionOptions(Options):
     def _take_login(cls, data: Any) -> Any:
         if not isinstance(data, dict) or "servers" not in data:
             return data
+        # Before the fields are parsed: then `servers` has lost the user info.
         login = _login(data["servers"])
         if login is None:
             return data
@@ -290,6 +293,7 @@ class SideOptions(Options):
         path = _path(mapping, given, call)
         if path is not None:
             given["stream"] = path
+        # Spark (4.0 to 4.3) hands the options of CREATE TABLE to no Python data source.
         if cls.side == "source" and not given:
             raise OptionError(FORGOTTEN, option="stream")
         connection = ConnectionOptions.from_given(given)
@@ -298,6 +302,8 @@ class SideOptions(Options):
                 {**cls._fields_of(given), "streaming": streaming, "connection": connection},
             )
         except OptionError as error:
+            # The user gave a path and no option `stream`,
+            # so the error must say which text it means.
             if path is None or error.option != "stream":
                 raise
             problem = OptionError(f"{error} (it is the path of {call})", option="stream")
@@ -359,6 +365,7 @@ def beside(
         dropped.add("user")  # a user in a URL, which replaces any login of the context
     for group in _GROUPS:
         # The groups have no option in common.
+        # A new login replaces all of the old one: parts of two would be neither.
         if dropped & group:
             dropped |= group
     kept = {}

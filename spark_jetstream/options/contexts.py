@@ -130,11 +130,13 @@ def save_context(
     cannot hold, and for a context that could not be used, or written.
     """
     path = _stored(name)
+    # Fields that no option sets stay as they are, such as `color_scheme`.
     fields = _fields(name, path) if path.is_file() else {}
     new = _new_fields(options)
     user_in_url = _has_user(name, new.get("url") or _text(name, fields, "url"))
     if user_in_url and new.keys() & _LOGIN_FIELDS:
         raise _error(f'"{name}" has a user in its url, which would count: give option servers, too')
+    # Otherwise a login of another kind, which the tool prefers, could stay beside the new one.
     if user_in_url or new.keys() & _LOGIN_FIELDS:
         fields = _without(fields, _LOGIN_FIELDS)
     if new.keys() & _API_FIELDS:
@@ -143,6 +145,7 @@ def save_context(
     if description is not None:
         fields["description"] = description
     _options_of(name, fields)  # which raises for a context that could not be used
+    # Only a context that can be used is written: the check above raises for any other.
     _write(path, json.dumps(fields, indent=2))
     return path
 
@@ -341,6 +344,7 @@ def _file_or_content(
 ) -> dict[str, str]:
     """Return the option for a field that is the path of a file, or a URI of its content."""
     text = _text(name, fields, field)
+    # A file:// URI is a path, which is read again when the file is renewed.
     is_uri = "://" in text or text.startswith("data:")
     if is_uri and not text.startswith("file://"):
         return {content_option: _secret(name, fields, field)}
@@ -387,6 +391,7 @@ def _from_environment(name: str, field: str, variable: str) -> str:
 def _from_file(name: str, field: str, path: str) -> str:
     try:
         return Path(_expand(path)).read_text("utf-8").strip()
+    # ValueError: a path with NUL, or content that is no UTF-8.
     except (OSError, ValueError):
         place = f"the file{quoted_unless_secret(path)}"
         raise _error(f'"{name}" takes {field} from {place}, which cannot be read') from None
@@ -398,6 +403,7 @@ def _from_data(name: str, field: str, uri: str) -> str:
         raise _error(f'"{name}" has a data: URI in {field} that is not base64')
     try:
         return base64.b64decode(match[1], validate=True).decode()
+    # Text that is no base64, or bytes that are no UTF-8.
     except (binascii.Error, UnicodeDecodeError):
         raise _error(f'"{name}" has base64 in {field} that cannot be decoded') from None
 
@@ -480,6 +486,7 @@ def _login_options(given: Mapping[str, str]) -> dict[str, str]:
     token = {}
     if "NATS_TOKEN" in given:
         token = {"token": given["NATS_TOKEN"]}
+    # The first one in the order of the command, which passes over the others.
     kind = next((name for name in _KINDS if name in given), None)
     if kind is None:
         return token

@@ -21,6 +21,7 @@ from spark_jetstream.protocol.subjects import (
 )
 from spark_jetstream.protocol.units import INT64_MAX, shown
 
+# A server cannot create the store of a consumer with a longer name (error 10012).
 _NAME_BYTES = 255
 
 
@@ -115,6 +116,7 @@ class Subject(Kind):
         subject = text_of(value)
         if subject == "" and self.optional:
             return ""
+        # First: of a malformed subject this error says why.
         _refuse(subject_fault(subject))
         if self.literal and re.search(r"[*>]", subject):
             raise UnfitError
@@ -167,6 +169,7 @@ class NamePattern(Kind):
     def _read(self, value: Any) -> str:
         try:
             name_pattern(text_of(value))
+        # A sentence of its own already, which must not follow "because".
         except UnfitError:
             raise
         except ValueError as error:
@@ -324,6 +327,7 @@ class CommaList(Kind):
             if element in seen:
                 raise UnfitError(problem=f"names {shown(element)} twice")
             seen.add(element)
+        # In one pass for all of them: thousands were compared pair by pair for half a minute.
         if self.apart:
             _refuse_overlaps(elements)
         return elements
@@ -351,6 +355,7 @@ class Positions(Kind):
             positions[stream] = sequence
         if not positions:
             raise UnfitError(problem="names no stream in its JSON")
+        # Sorted: the same positions in another order make equal options.
         return tuple(sorted(positions.items()))
 
     def _pairs(self, value: Any) -> Iterator[tuple[str, object]]:
@@ -396,6 +401,7 @@ def _bounded_integer(digits: str) -> int:
 
 def _json_pairs(text: str) -> _JsonObject:
     try:
+        # Python's dictionaries would keep the last of repeated names in silence.
         document = json.loads(text, object_pairs_hook=_JsonObject, parse_int=_bounded_integer)
     except json.JSONDecodeError as error:
         problem = f"is not valid JSON: {error.msg.lower()} at character {error.pos + 1}"

@@ -66,6 +66,7 @@ class Servers(Kind):
         web = schemes & WEB_SCHEMES
         if web and web != schemes:
             raise UnfitError(problem="mixes nats:// or tls:// URLs with ws:// or wss:// ones")
+        # Half of the logins would send the password in the clear.
         if schemes == {"ws", "wss"}:
             raise UnfitError(problem="mixes wss:// URLs with ws:// ones, which are not encrypted")
         return urls
@@ -74,6 +75,7 @@ class Servers(Kind):
         """Return the URLs without their paths."""
         if not isinstance(value, tuple):
             return value
+        # The path of a WebSocket URL may hold a key.
         return tuple(map(address, value))
 
 
@@ -109,6 +111,8 @@ def _split(value: Any) -> list[tuple[str, str | None]]:
         match = _SERVER.fullmatch(item)
         assert match is not None  # a host may be empty here, and a path takes the rest
         if problem := _server_fault(match):
+            # A slash or an @ in a password
+            # that is not percent-encoded makes another part of the URL of it.
             hint = " (inside a URL, a password is percent-encoded)" if "@" in str(value) else ""
             part = _harmless_part(items, index)
             url = f" ({shown(part)})" if part else ""

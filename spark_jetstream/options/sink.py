@@ -103,11 +103,11 @@ class SinkOptions(SideOptions):
     # Buckets, in place of a stream.
     bucket: str | None = option(
         "the Key-Value bucket that rows are written to: columns `key`, `value`",
-        Identifier(252),
+        Identifier(252),  # with `KV_` the 255 characters that a stream's name may have
     )
     object_bucket: str | None = option(
         "the Object Store bucket that rows are written to: columns `name`, `content`",
-        Identifier(251),
+        Identifier(251),  # with `OBJ_` as many
     )
     write_id: str | None = option(
         "name of this write; message ids contain it, so a failed write can run again under the same name",

@@ -255,7 +255,7 @@ class SourceOptions(SideOptions):
     bucket: str | None = option(
         "the Key-Value bucket to read: a batch reads its current table, "
         "a streaming query its changes",
-        Identifier(252),
+        Identifier(252),  # with `KV_` the 255 characters that a stream's name may have
     )
     keys: tuple[str, ...] = option(
         "read only keys that match one of these filters; needs `bucket`",
@@ -285,7 +285,7 @@ class SourceOptions(SideOptions):
     # An Object Store bucket.
     object_bucket: str | None = option(
         "the Object Store bucket to read; a streaming query also reads later objects",
-        Identifier(251),
+        Identifier(251),  # with `OBJ_` as many
     )
     path_glob_filter: str | None = option(
         "read only objects whose names match this pattern with `*`, `?`, "
@@ -334,6 +334,7 @@ class SourceOptions(SideOptions):
     def table(self) -> bool:
         """Whether a bucket or counters are read as they are now, and not by their changes."""
         dataset = DATASETS[dataset_of(self)]
+        # A streaming query reads every change: only a batch can be a table.
         if self.streaming or not dataset.table:
             return False
         return not (dataset.history and self.history)
@@ -400,6 +401,7 @@ class SourceOptions(SideOptions):
             )
         start = self._sequences("startingOffsets", self.starting_offsets)
         end = self._sequences("endingOffsets", self.ending_offsets)
+        # A timestamp wins over offsets: test_a_timestamp_wins_over_offsets_without_an_error.
         if self.starting_timestamp is None:
             _check_order(start, end)
         else:

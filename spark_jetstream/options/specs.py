@@ -84,6 +84,7 @@ def option(
     it.
     """
     if value is _UNSET:
+        # The text is parsed as a user's would be, so a default that is not allowed fails at import.
         value = None if default is None else kind.parse("", default)
     info = Field(default=value)
     # Pydantic keeps it with the field, where `__pydantic_init_subclass__` finds it.
@@ -166,8 +167,10 @@ class Options(BaseModel):
         try:
             return cls.model_validate(fields)
         except ValidationError as failure:
+            # Without the input, which may be a secret.
             first = failure.errors(include_url=False, include_input=False)[0]
             cause = first.get("ctx", {}).get("error")
+            # Its sentence names the option and the value already.
             if isinstance(cause, OptionError):
                 raise cause from None
             option = cls._option_at(first["loc"])
@@ -179,6 +182,7 @@ class Options(BaseModel):
     @classmethod
     def _parse(cls, value: object, info: ValidationInfo) -> object:
         spec = cls._spec_of(str(info.field_name))
+        # None is an option that is left out.
         if spec is None or value is None:
             return value
         return _parsed(spec, value)
@@ -369,6 +373,7 @@ def _suggestion(key: str, valid: Collection[str]) -> tuple[str, str]:
     match = _FOREIGN_PREFIX.match(key)
     prefix = match[0] if match else ""
     name, ours = _OURS_BY_FOREIGN.get(key.removeprefix(prefix).lower(), (key, []))
+    # Only an option of this side can be meant.
     meant = [option for option in ours if option in valid]
     if meant:
         return prefix + name, f"; did you mean {' and '.join(meant)}"

@@ -80,6 +80,7 @@ def _hidden(value: object) -> SecretStr | None:
     if value is None or isinstance(value, SecretStr):
         return value
     if isinstance(value, (list, tuple)):
+        # The text of an option holds several values as a comma list.
         return SecretStr(",".join(map(str, value)))
     return SecretStr(str(value))
 
@@ -105,7 +106,8 @@ def unseen(work: Callable[P, T]) -> Callable[P, T]:
             return work(*args, **kwargs)
         except OptionError as error:
             without_frames = error
-        # Raised outside of the `except`, where the caught error would become its context again.
+        # Raised outside of the `except`, where the caught error would become its context again. The
+        # frames of the context hold the value as well.
         without_frames.__context__ = None
         raise without_frames.with_traceback(None)
 
@@ -248,6 +250,7 @@ class Kind(ABC):
 
         The `OptionError` repeats a value that does not look like a secret.
         """
+        # Blanks are part of a secret and of a text.
         given = value.strip() if self.strips and isinstance(value, str) else value
         try:
             return self._read(given)
@@ -431,6 +434,7 @@ class Seconds(Kind):
         return f"a duration from {self.low} to {self.high} such as 500ms, 30s, 5m or 2h"
 
     def _read(self, value: Any) -> float:
+        # An exact fraction: it becomes a float once it is known to be within the bounds.
         seconds = _exact_seconds(value)
         low = duration_seconds(self.low)
         high = duration_seconds(self.high)
@@ -491,6 +495,7 @@ class Span(Kind):
         # Python counts further than a server.
         if abs(duration) > INT64_MAX:
             raise UnfitError(hint=_TOO_LONG)
+        # 0 means what `zero` says, and need not be within the bounds.
         if duration == 0:
             is_allowed = self.zero != "" or self._is_within(duration)
         elif duration < 0:
@@ -612,6 +617,7 @@ class Secret(Kind):
     expects = "a secret string"
 
     def _read(self, value: Any) -> SecretStr:
+        # A value is hidden before it is parsed (`hidden`).
         secret = value if isinstance(value, SecretStr) else SecretStr(str(value))
         if not secret.get_secret_value().strip():
             raise UnfitError(problem="must not be empty")
