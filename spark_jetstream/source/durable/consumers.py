@@ -96,16 +96,20 @@ class DurableConsumers:
             "metadata": {RUN: self.run, SINCE: since},
         }
         if start is not None and start > 1:
+            # `all` begins at the first message anyway, and a work queue allows no other policy.
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
         config |= jsapi.filter_fields(self.filters)
         try:
             request = jsapi.consumer_request(stream, config)
             return self._write(stream, name, self.filters, request, context)
         except ApiError as error:
+            # Only a work queue refuses a consumer for the filter of another one.
             if error.err_code in jsapi.FILTER_TAKEN:
                 raise self._filter_taken(stream) from None
             if error.err_code == jsapi.CONSUMER_EXISTS:
                 other = self.info(stream, name)
+                # Two runs that begin together: the slower one finds the consumer
+                # of the faster one (test_two_runs_begin_at_the_same_moment).
                 if other is not None and other.run != self.run:
                     raise taken(name, stream, other) from None
             raise
@@ -115,6 +119,7 @@ class DurableConsumers:
     ) -> ConsumerState:
         """Write into the consumer's metadata that this run has it now; nothing else changes."""
         context = f"take over consumer {name} of stream {stream} (option durable)"
+        # Marks of other clients stay: test_a_consumer_that_fits_is_taken_over_as_it_is.
         marks = {**metadata_of(consumer.config), RUN: self.run, SINCE: since}
         return self._mark(stream, name, consumer, marks, context)
 
@@ -143,6 +148,7 @@ class DurableConsumers:
     def delete(self, stream: str, name: str) -> None:
         """Delete the consumer, if it exists."""
         context = f"delete consumer {name} of stream {stream} (option durable)"
+        # An earlier try, or a new run, has deleted it.
         with contextlib.suppress(ConsumerNotFound):
             self._api(jsapi.CONSUMER_DELETE, stream, name, to=context)
 
@@ -176,7 +182,11 @@ class DurableConsumers:
         try:
             for consumer in self._all(stream):
                 if consumer.get("name") not in own:
+                    # A purge removes a message for all consumers,
+                    # so it stops at the one that is furthest behind.
                     end = min(end, ConsumerState.from_reply(consumer, context).next)
+            # Otherwise nothing is left to purge.
+            # So `end` is at least 2, which `purge_request` needs.
             if end > self.stream(stream).first_kept:
                 self._purge(stream, end, None)
         except JetStreamError as error:
@@ -208,6 +218,8 @@ class DurableConsumers:
         """Replace the consumer's metadata."""
         # The server itself adds the keys that are left out.
         kept = {key: value for key, value in metadata.items() if not key.startswith("_nats.")}
+        # An update sets each field that it leaves out to its default, so the request repeats the
+        # whole configuration.
         config = {**consumer.config, "metadata": kept}
         in_subject: tuple[str, ...] = ()
         if config.get("filter_subject"):
@@ -256,6 +268,7 @@ class DurableConsumers:
             page = jsapi.field(body, "consumers", list, context)
             consumers += page
             total = int(jsapi.field(body, "total", int, context))
+            # The list has shrunk meanwhile, or the server has sent less than it has counted.
             ends_early = not page and total
             if body.get("missing") or ends_early:
                 raise ServerBusy(

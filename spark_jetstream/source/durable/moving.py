@@ -77,6 +77,8 @@ class MovingProgress(StreamProgress):
             consumer = self._create(standing_in.next)
             self._held_from = standing_in.next
         else:
+            # The consumer held nothing while it did not exist;
+            # a query without a checkpoint has missed nothing.
             if not fresh:
                 self.report_not_held(state, self._missing_text())
             consumer = self._create()
@@ -96,6 +98,7 @@ class MovingProgress(StreamProgress):
         consumer = self._look(state)
         if consumer is None:
             return
+        # The position was reached before; a commit may be called again for it.
         if consumer.next == next_sequence and not self._stand_in_is_left:
             self._resumed = False
             return
@@ -106,6 +109,7 @@ class MovingProgress(StreamProgress):
             self._delete_stand_in(long=is_long(state))
         if not self._can_commit(state, next_sequence):
             return
+        # Below `first_kept` nothing is left that the consumer could have passed over.
         is_ahead = consumer.next > max(next_sequence, state.first_kept)
         if is_ahead and self._resumed:
             self.report_not_held(
@@ -115,6 +119,8 @@ class MovingProgress(StreamProgress):
                 f"{next_sequence} on",
             )
         if is_ahead or consumer.next < next_sequence:
+            # Before the request: if its reply is lost,
+            # `_look` finds the consumer there (test_a_commit_whose_reply_was_lost).
             self._moved_to = next_sequence
             self._remember(self._move(state, consumer, next_sequence))
         self._resumed = False
@@ -205,6 +211,7 @@ class MovingProgress(StreamProgress):
                 raise
             return again
         except ApiError as error:
+            # The server moves no consumer before its `opt_start_seq`.
             if error.err_code != jsapi.RESET_REFUSED:
                 raise
             return self._move_by_stand_in(state, consumer, to)
@@ -222,10 +229,14 @@ class MovingProgress(StreamProgress):
             return self._move_by_purge(consumer, to)
         self._stand_in_is_left = True  # until it is deleted below, or by the next commit
         self._consumers.create(self._stream, self._stand_in, self._since, to)
+        # The stand-in holds the position now.
+        # Another run may have taken the consumer over since the look.
         now = self._consumers.info(self._stream, self._name)
         if now is not None and now.run != self._consumers.run:
             self._delete_stand_in(long=long)
             raise taken(self._name, self._stream, now)
+        # Not before the stand-in exists: an interest stream removes messages that no consumer
+        # holds.
         self._consumers.delete(self._stream, self._name)
         consumer = self._create(to)
         self._delete_stand_in(long=long)

@@ -66,6 +66,7 @@ class Progress:
         self._requests.call(lambda _: self._open(state, fresh=fresh))
 
     def _open(self, state: StreamSummary, *, fresh: bool) -> None:
+        # A work queue keeps each message until it is acknowledged or purged, so its commits purge.
         kind = PurgingProgress if state.retention == "workqueue" else MovingProgress
         progress = kind(self._consumers, self._options, state)
         progress.open(state, fresh=fresh)

@@ -181,6 +181,7 @@ class PurgingProgress(StreamProgress):
         passes_over = bool(self._consumers.filters) or state.replaces
         if passes_over:
             consumer = self._note_purge(state, consumer, end)
+        # Until the reply comes: a purge without an answer may have moved the consumer anywhere.
         self._left_at = _ANYWHERE
         self._consumers.purge(self._stream, end)
         if passes_over or consumer.purge is not None:

@@ -67,6 +67,7 @@ class StreamProgress(ABC):
     ) -> ConsumerState:
         """Check a consumer that exists already, and write this run into its metadata."""
         self._compare(state, consumer)
+        # Acknowledgements of an application remove messages that Spark has not read.
         if consumer.run is None and consumer.deliveries:
             raise OptionError(
                 f"consumer {self._name} of stream {self._stream} (option durable) has delivered "
@@ -128,12 +129,14 @@ class StreamProgress(ABC):
         if consumer.run != self._consumers.run:
             consumer = self._take_back(consumer)
         self._compare(state, consumer)
+        # Nobody pulls from the consumer of a query, so each delivery is another client's.
         if consumer.deliveries > self._deliveries:
             raise JetStreamError(
                 f"another client pulls messages from consumer {self._name} of stream "
                 f"{self._stream} (option durable), which only this query may use"
             )
         self._see_moved(state, consumer)
+        # The server counts the time without a pull: a look does not keep a consumer.
         if consumer.inactive_threshold:
             self._consumers.touch(self._stream, self._name)
         return consumer
