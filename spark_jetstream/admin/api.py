@@ -302,7 +302,8 @@ class Api:
         if actual is not None and actual < level:
             needed_version = f"nats-server {LEVELS[level]} or newer (API level {level})"
             raise JetStreamError(
-                f"cannot {context}: this needs {needed_version}, and this one has API level {actual}",
+                f"cannot {context}: this needs {needed_version}, and this one has API level "
+                f"{actual}",
             )
 
 

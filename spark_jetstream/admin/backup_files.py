@@ -105,7 +105,8 @@ class Manifest(Model):
         # Before the fields, which a later version may have changed.
         if isinstance(version, int) and version > VERSION:
             raise BackupError(
-                f"{where} has version {version}, and this spark-jetstream knows {VERSION}: a newer one is needed"
+                f"{where} has version {version}, and this spark-jetstream knows {VERSION}: a newer "
+                "one is needed"
             )
         try:
             return cls.model_validate(given)
@@ -471,7 +472,8 @@ def _backup_folder(members: Iterable[PurePosixPath], source: Path) -> PurePosixP
     folders = sorted(path.parent for path in members if path.name == META)
     if len(folders) > 1:
         raise BackupError(
-            f"{source} has several backups, as {folders[0]} and {folders[1]}: unpack it, and name one",
+            f"{source} has several backups, as {folders[0]} and {folders[1]}: unpack it, and name "
+            "one",
         )
     return folders[0] if folders else PurePosixPath()
 

@@ -251,7 +251,8 @@ def wanted_in(
         wanted = _wanted(described, what, key or name, newer)
         if key is not None and wanted.stream.name != key:
             raise OptionError(
-                f"{what}: stream {shown(key)} has the name {shown(wanted.stream.name)} in its fields",
+                f"{what}: stream {shown(key)} has the name {shown(wanted.stream.name)} in its "
+                "fields",
             )
         if wanted.stream.name in streams:
             raise OptionError(f"{what}: stream {wanted.stream.name} is described twice")
@@ -274,7 +275,8 @@ def _descriptions(
         for entry in entries:
             if not isinstance(entry, Mapping):
                 raise OptionError(
-                    f"{what}: a stream is described by an object with its fields, not by {_type_text(entry)}",
+                    f"{what}: a stream is described by an object with its fields, not by "
+                    f"{_type_text(entry)}",
                 )
             if _has_streams(entry):
                 for key, value in entry.items():
@@ -339,7 +341,8 @@ def _wanted_consumer(
     """Return a described consumer. Raises `OptionError` for one that the server would remove."""
     if not isinstance(described, Mapping):
         raise OptionError(
-            f"{where}: a consumer is described by an object with its fields, not by {_type_text(described)}",
+            f"{where}: a consumer is described by an object with its fields, not by "
+            f"{_type_text(described)}",
         )
     consumer = ConsumerConfig.parse(own_configuration(described), where, newer)
     named = consumer.name or consumer.durable_name

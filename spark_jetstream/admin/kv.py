@@ -68,7 +68,8 @@ _HALF_AN_HOUR = Nanoseconds.of("30m")
 _FILTERS = CommaList(KeyFilter(), "keys", apart=True)
 #: What a refusal means for a bucket, by the server's error code (nats-server: server/errors.json).
 _ADVICE: Mapping[Cause, str] = {
-    RefusalCode.MESSAGE_TOO_LARGE: "with its headers the value is larger than max_value_size of bucket {0.bucket}",
+    RefusalCode.MESSAGE_TOO_LARGE: "with its headers the value is larger than max_value_size of "
+    "bucket {0.bucket}",
     StoreFault.STREAM_FULL: "bucket {0.bucket} takes nothing more: it is full (max_bytes)",
     RefusalCode.STREAM_SEALED: "bucket {0.bucket} is sealed",
     RefusalCode.ROLLUP_DISABLED: "a purge needs allow_rollup_hdrs on stream {0.stream}",

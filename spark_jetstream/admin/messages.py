@@ -161,7 +161,8 @@ def check_size(connection: Connection, data: bytes, headers: Pairs, context: str
     if size > connection.max_payload:
         most = f"{connection.max_payload:,} (its max_payload)"
         raise JetStreamError(
-            f"cannot {context}: with its headers it has {size:,} bytes, and the server takes no more than {most}",
+            f"cannot {context}: with its headers it has {size:,} bytes, and the server takes no "
+            f"more than {most}",
         )
 
 

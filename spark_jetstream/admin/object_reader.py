@@ -1,8 +1,8 @@
 """Meta messages and content of the objects of a bucket (ADR-20 "JetStream based Object Stores").
 
-`buckets.content_reader` checks the content, and reads the new version of an object that was replaced
-meanwhile. The stream's leader says which version an object has, so no second look is needed at one
-whose content is wrong: it is damaged.
+`buckets.content_reader` checks the content, and reads the new version of an object that was
+replaced meanwhile. The stream's leader says which version an object has, so no second look is
+needed at one whose content is wrong: it is damaged.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class ObjectReader:
     def versions(self, name: str) -> Iterator[tuple[StoredObject, Iterator[memoryview]]]:
         """Yield the object that has the content of a name, and the chunks of its content.
 
-        Another one follows when it was replaced meanwhile. The caller takes all chunks of each; those
-        of the last one are the object once this iterator has ended without an error.
+        Another one follows when it was replaced meanwhile. The caller takes all chunks of each;
+        those of the last one are the object once this iterator has ended without an error.
         """
         contents = ContentReader(
             self._read,

@@ -377,7 +377,8 @@ class ObjectBucket:
         # Clients follow one link, so nobody could read this one.
         if target.meta.link is not None:
             raise OptionError(
-                f"object {to_name!r} of bucket {to_bucket} is a link, and links to links are not followed"
+                f"object {to_name!r} of bucket {to_bucket} is a link, and links to links are not "
+                "followed"
             )
         return self._link(name, OBJECT_STORE.name(to_bucket), to_name)
 

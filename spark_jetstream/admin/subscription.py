@@ -124,7 +124,8 @@ class Subscription(Generic[M]):
     def __next__(self) -> M | Gap:
         if os.getpid() != self._pid:
             raise JetStreamError(
-                "this subscription was made before a fork, and hears nothing here: make another one",
+                "this subscription was made before a fork, and hears nothing here: make another "
+                "one",
             )
         try:
             # 0 items remain after `count`: the iteration ends without waiting.
@@ -200,7 +201,8 @@ class Subscription(Generic[M]):
             except ConnectionFailed as failure:
                 if outage.expired:
                     raise OutageError(
-                        f"nothing was received for {outage.seconds:g} s (option retryTimeout): {error}; {failure}"
+                        f"nothing was received for {outage.seconds:g} s (option retryTimeout): "
+                        f"{error}; {failure}"
                     ) from failure
                 backoff.pause(outage)
                 continue

@@ -119,7 +119,8 @@ def _confluent(stored: Column) -> tuple[Column, Column]:
 def _by_version(schemas: Any) -> dict[str, Any]:
     if not isinstance(schemas, Mapping) or not schemas:
         raise SchemaError(
-            "argument schema must map versions to schemas where argument version or confluent is given",
+            "argument schema must map versions to schemas where argument version or confluent is "
+            "given",
         )
     found: dict[str, Any] = {}
     for version, schema in schemas.items():

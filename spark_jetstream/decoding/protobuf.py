@@ -98,7 +98,8 @@ class ProtobufReader:
             place, begin = _indexes(payload)
             if place != self._places[version]:
                 raise ValueError(
-                    f"the indexes in front are {place}, those of {self._name} {self._places[version]}",
+                    f"the indexes in front are {place}, those of {self._name} "
+                    f"{self._places[version]}",
                 )
             payload = payload[begin:]
         return self._read(self._message.FromString(payload))

@@ -515,7 +515,10 @@ def _check_retention(
         advice = "set option durable for a streaming query, or readWith to direct for a batch"
         return failed("retention", text, advice)
     if state.retention == "interest" and "durable" not in purposes:
-        text = "nothing holds messages for a streaming query: what all consumers have acknowledged is gone"
+        text = (
+            "nothing holds messages for a streaming query: what all consumers have acknowledged is "
+            "gone"
+        )
         return warning("retention", text, "set option durable")
     reading = ", ".join(sorted(_READING & purposes))
     return ok("retention", f"{state.retention} suits {reading}")
@@ -620,10 +623,16 @@ def _why_unwritable(fault: StreamFault, config: StreamConfig, use: Write) -> tup
 def _possible_losses(state: StreamSummary) -> Iterator[Finding]:
     """Yield warnings if the stream may acknowledge rows and lose them."""
     if drops_rows(state):
-        text = "has no consumers, and keeps messages only for them (interest retention): rows are acknowledged and dropped"
+        text = (
+            "has no consumers, and keeps messages only for them (interest retention): rows are "
+            "acknowledged and dropped"
+        )
         yield warning("writing", text, "create a consumer before you write")
     if state.persist_mode == "async":
-        text = "acknowledges rows before it has stored them (persist_mode async): a crash of its server loses them"
+        text = (
+            "acknowledges rows before it has stored them (persist_mode async): a crash of its "
+            "server loses them"
+        )
         advice = "write to a stream without it: a server cannot change it"
         yield warning("writing", text, advice)
 
@@ -649,7 +658,10 @@ def _check_limit(name: str, used: int, most: int) -> Iterator[Finding]:
 def _check_ledger(found: Sequence[StreamFault]) -> Iterator[Finding]:
     """Check that the stream keeps the messages by which exactly-once knows what is stored."""
     if not _FORGETTING.isdisjoint(found):
-        text = "exactly-once needs limits retention, no max_msgs_per_subject, and another persist_mode than async"
+        text = (
+            "exactly-once needs limits retention, no max_msgs_per_subject, and another "
+            "persist_mode than async"
+        )
         advice = "set option delivery to deduplicated, or write to another stream"
         yield failed("delivery", text, advice)
 
@@ -660,7 +672,10 @@ def _check_duplicates(state: StreamSummary, options: ConnectionOptions) -> Itera
     # The id of a row must be known as long as the row may be sent again.
     if window < options.retry_timeout:
         text += f", a row is sent again for up to {options.retry_timeout:g} s (retryTimeout): it may be stored twice"
-        advice = "raise the stream's duplicate_window, lower retryTimeout, or set delivery to exactly-once"
+        advice = (
+            "raise the stream's duplicate_window, lower retryTimeout, or set delivery to "
+            "exactly-once"
+        )
         yield warning("delivery", text, advice)
     else:
         yield ok("delivery", text)
@@ -682,7 +697,10 @@ def _check_removals(state: StreamSummary) -> Iterator[Finding]:
     if removing is StreamFault.CONSUMED:
         setting = f"retention {state.retention}"
     # A server that restarts knows the ids of the messages that it still has.
-    text = f"a server that restarts forgets the message ids of removed messages ({setting}): rows may be stored twice then"
+    text = (
+        f"a server that restarts forgets the message ids of removed messages ({setting}): rows may "
+        "be stored twice then"
+    )
     yield warning(
         "restarts",
         text,

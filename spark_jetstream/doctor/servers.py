@@ -180,7 +180,10 @@ class ServerProbe:
             text = "is a NATS server now, and was none before"
         except JetStreamError as error:
             text = str(error)
-        advice = "look into its log, or correct the port in option servers (4222 is that of clients, 8222 of monitoring)"
+        advice = (
+            "look into its log, or correct the port in option servers (4222 is that of clients, "
+            "8222 of monitoring)"
+        )
         raise _ProbeError("server", text, advice)
 
     def _plain(self, info: dict[str, Any]) -> Finding:
@@ -221,7 +224,10 @@ class ServerProbe:
             return "set the clock of this machine, or wait"
         if error.verify_code in (_OTHER_NAME, _OTHER_ADDRESS):
             name = self._host if self._options.tls_hostname is None else "that name"
-            return f"put {name} into the certificate, or the certificate's name into option tlsHostname"
+            return (
+                f"put {name} into the certificate, or the certificate's name into option "
+                "tlsHostname"
+            )
         return "set option tlsCaFile (or tlsCaPem) to the authority that signed it"
 
 
@@ -266,7 +272,10 @@ def _check_certificate(secured: ssl.SSLSocket) -> Iterator[Finding]:
     end = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     days = (end - datetime.datetime.now(datetime.timezone.utc)).days
     names = ", ".join(str(name) for _, name in certificate.get("subjectAltName", ()))
-    text = f"{secured.version()}, the certificate is trusted, for {names or 'no names'}, until {end:%Y-%m-%d}"
+    text = (
+        f"{secured.version()}, the certificate is trusted, for {names or 'no names'}, until "
+        f"{end:%Y-%m-%d}"
+    )
     if days < _EXPIRES_SOON:
         yield warning("tls", f"{text}: {days} days", "renew the certificate of the server")
     else:

@@ -138,7 +138,10 @@ def _check_pyspark(mine: Python) -> Finding:
         text = f"{version} needs Python {least} or newer"
         return failed("pyspark", text, f"use Python {least} or Spark 4.2")
     if numbers < _ADMISSION_CONTROL:
-        text = f"{version} asks for no limits in the first batch of a streaming query: it reads all that is there"
+        text = (
+            f"{version} asks for no limits in the first batch of a streaming query: it reads all "
+            "that is there"
+        )
         advice = "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2"
         return warning("pyspark", text, advice)
     return ok("pyspark", version)

@@ -146,7 +146,8 @@ class ConnectionOptions(Options):
         "10s",
     )
     retry_timeout: float = option(
-        "how long a task or the planner retries in an outage (restart, leader election, network cut)",
+        "how long a task or the planner retries in an outage (restart, leader election, network "
+        "cut)",
         Seconds("0s", "1d"),
         "60s",
     )
@@ -194,7 +195,8 @@ class ConnectionOptions(Options):
         for spec in cls.specs:
             if spec.name in _LOGIN_OPTIONS and data.get(spec.field_name) is not None:
                 raise OptionError(
-                    f"options servers, with a user in a URL, and {spec.name} are two kinds of authentication",
+                    f"options servers, with a user in a URL, and {spec.name} are two kinds of "
+                    "authentication",
                     option=spec.name,
                 )
         return {**data, **login.given()}
@@ -334,7 +336,8 @@ def _path(
     keys = {key.lower(): value for key, value in mapping.items()}
     if keys.get("paths") is not None:
         raise OptionError(
-            'load() takes one path, the name of a stream: write several streams as one text, load("ORDERS,RETURNS")',
+            "load() takes one path, the name of a stream: write several streams as one text, "
+            'load("ORDERS,RETURNS")',
             option="stream",
         )
     # CREATE TABLE hands over both: there they are the folder of the table.
@@ -343,7 +346,8 @@ def _path(
     for name in WHAT:
         if name in given:
             raise OptionError(
-                f"option {name} and the path of {call} exclude each other: the path is the name of a stream",
+                f"option {name} and the path of {call} exclude each other: the path is the name of "
+                "a stream",
                 option=name,
             )
     return keys["path"]

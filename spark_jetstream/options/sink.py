@@ -55,7 +55,8 @@ class SinkOptions(SideOptions):
         PublishSubject(),
     )
     stream: str | None = option(
-        "the only stream that may store the rows, or the path of `save()` or `start()` in its place",
+        "the only stream that may store the rows, or the path of `save()` or `start()` in its "
+        "place",
         Name("stream", single=True),
     )
     # How often a row may be stored.
@@ -91,7 +92,8 @@ class SinkOptions(SideOptions):
     )
     # Rows that the server refuses, or acts on.
     dead_letter_subject: str | None = option(
-        "publish rows that can never be stored to this subject; without it such a row fails the task",
+        "publish rows that can never be stored to this subject; without it such a row fails the "
+        "task",
         PublishSubject(),
     )
     server_headers: ServerHeaders = option(
@@ -110,7 +112,8 @@ class SinkOptions(SideOptions):
         Identifier(251),  # with `OBJ_` as many
     )
     write_id: str | None = option(
-        "name of this write; message ids contain it, so a failed write can run again under the same name",
+        "name of this write; message ids contain it, so a failed write can run again under the "
+        "same name",
         Identifier(100),
         only="batch",
         instead="the query's own id and its batch numbers are used",
@@ -135,7 +138,8 @@ class SinkOptions(SideOptions):
         # A refused row would go where it was refused.
         if self.dead_letter_subject is not None and self.dead_letter_subject == self.subject:
             raise OptionError(
-                f"option deadLetterSubject must differ from subject, and both are {shown(self.subject)}",
+                "option deadLetterSubject must differ from subject, and both are "
+                f"{shown(self.subject)}",
                 option="deadLetterSubject",
             )
         if self.delivery == "at-least-once":
@@ -153,6 +157,7 @@ class SinkOptions(SideOptions):
             )
         if self.write_id is not None:
             raise OptionError(
-                "option writeId has no meaning with delivery at-least-once, which gives messages no ids",
+                "option writeId has no meaning with delivery at-least-once, which gives messages "
+                "no ids",
                 option="writeId",
             )

@@ -93,7 +93,8 @@ def option(
 
 
 ENSURE_STREAM = option(
-    "create the stream if it does not exist: its configuration as JSON, or the path of a JSON or YAML file",
+    "create the stream if it does not exist: its configuration as JSON, or the path of a JSON or "
+    "YAML file",
     Text(required=True),
 )
 ON_CONFLICT = option(
@@ -361,10 +362,12 @@ _OURS_BY_FOREIGN: Mapping[str, tuple[str, list[str]]] = {
 
 #: Names that are like no option, or were one, and the end of the sentence with the alternative.
 _INSTEAD: Mapping[str, str] = {
-    "filterPushdown": " any more: Spark keeps one plan for each load(), so that a frame read with other predicates had "
+    "filterPushdown": " any more: Spark keeps one plan for each load(), so that a frame read with "
+    "other predicates had "
     "wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, "
     "endingOffsets, startingTimestamp and endingTimestamp",
-    "format": ": column data is the payload, byte for byte; functions such as from_json and to_json convert it",
+    "format": ": column data is the payload, byte for byte; functions such as from_json and "
+    "to_json convert it",
 }
 
 

@@ -92,9 +92,10 @@ CONSUMER_RESET = Feature((2, 14, 0), 4)
 FILTERED_PURGE = Feature((2, 15, 0), 5)
 """A purge of one of several filters of a work queue's consumer that leaves the others alone.
 
-An older server moves the consumer past what it purges, and past messages of the consumer's other filters. A cluster
-takes these for acknowledged, and removes them when its leaders change (seen with 2.12.8 and 2.14.6;
-tests/source/durable/test_progress.py, test_several_filters_of_a_work_queue_and_an_older_server).
+An older server moves the consumer past what it purges, and past messages of the consumer's other
+filters. A cluster takes these for acknowledged, and removes them when its leaders change (seen with
+2.12.8 and 2.14.6; tests/source/durable/test_progress.py,
+test_several_filters_of_a_work_queue_and_an_older_server).
 """
 
 CONSUMERS_BOUNDED = Feature((2, 15, 0), 5)

@@ -1,6 +1,7 @@
 """Rows for a Key-Value bucket: its columns, and its keys and operations as messages (ADR-8). Pure.
 
-A PUT is a message with the value; DELETE and PURGE have headers alone. `buckets.kv` has the rest of the layout.
+A PUT is a message with the value; DELETE and PURGE have headers alone. `buckets.kv` has the rest of
+the layout.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def rows_of(
             note(
                 faults,
                 mortal,
-                "operation DELETE can have no ttl in a bucket that keeps older revisions: use PURGE",
+                "operation DELETE can have no ttl in a bucket that keeps older revisions: use "
+                "PURGE",
             )
     note(
         faults,
@@ -163,8 +165,9 @@ def is_marker(headers: bytes) -> bool:
 def rounds(subject: pa.BinaryArray, alone: BoolArray | None = None) -> Iterator[IntArray]:
     """Yield the indices of rows in rounds: each round has a subject once, and each subject has its rows in their order.
 
-    With `alone` only the marked rows must have their subject for themselves: others with the same one share a round.
-    Without equal subjects there is one round with all rows; without rows there is none.
+    With `alone` only the marked rows must have their subject for themselves: others with the same
+    one share a round. Without equal subjects there is one round with all rows; without rows there
+    is none.
     """
     coded = subject.dictionary_encode()
     codes = as_vector(coded.indices)

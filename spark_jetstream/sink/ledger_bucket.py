@@ -34,7 +34,8 @@ def bucket_config(replicas: int) -> Mapping[str, Any]:
     """
     return {
         "name": STREAM,
-        "description": "spark-jetstream: which tasks of delivery exactly-once have begun, and where",
+        "description": "spark-jetstream: which tasks of delivery exactly-once have begun, and "
+        "where",
         "subjects": [f"$KV.{BUCKET}.>"],
         "max_msgs_per_subject": 1,
         "num_replicas": replicas,

@@ -48,7 +48,8 @@ class ObjectColumns(Columns):
 class ObjectRow:
     """The object of one row. `number` counts the rows of the task from 1.
 
-    `content` is a view of the record batch, not a copy. `problem` is why the row can never be stored, or None.
+    `content` is a view of the record batch, not a copy. `problem` is why the row can never be
+    stored, or None.
     """
 
     number: int
@@ -118,7 +119,8 @@ def write_objects(
 ) -> TaskReport:
     """Store all rows of a task as objects, in their order, and return what is stored.
 
-    Raises `RowRefused`, `OutageError`, `PermissionDenied`, and `StreamNotFound` if there is no such bucket.
+    Raises `RowRefused`, `OutageError`, `PermissionDenied`, and `StreamNotFound` if there is no such
+    bucket.
     """
     assert options.object_bucket is not None
     begun, totals, count, size = time.monotonic(), Totals(), 0, 0
@@ -150,7 +152,10 @@ def write_objects(
 
 
 def _store(uploads: ObjectUploads, row: ObjectRow, where: str, totals: Totals) -> StoredUpload:
-    """Store an object in place of the one of the same name. Errors name its row, and how many objects are stored."""
+    """Store an object in place of the one of the same name.
+
+    Errors name its row, and how many objects are stored.
+    """
     bucket = uploads.stream.bucket
     place = f"row {row.number} of {where}, object {row.name[:200]!r} of bucket {bucket}"
     already = totals.stored_already("object")

@@ -20,8 +20,8 @@ GUARDED = np.uint8(2)
 class StoredIds:
     """Message ids and sequences of one stream, 25 bytes for each id of the batch.
 
-    `prefix` begins the ids of the batch (`WriteTask.prefix`). With `own` the ids of users are kept as well, as long as
-    they are and some 100 bytes more.
+    `prefix` begins the ids of the batch (`WriteTask.prefix`). With `own` the ids of users are kept
+    as well, as long as they are and some 100 bytes more.
     """
 
     def __init__(self, prefix: bytes, *, own: bool) -> None:
@@ -52,9 +52,9 @@ class StoredIds:
     def use_doubled(self) -> None:
         """Let `find` return messages that have the id of an earlier one by now as other equal rows.
 
-        Equal rows of two tasks have one id, and a stream that has forgotten it between the two tasks
-        has stored both. If both rows are in one task now, the second one has an id with a number,
-        which the stream does not have.
+        Equal rows of two tasks have one id, and a stream that has forgotten it between the two
+        tasks has stored both. If both rows are in one task now, the second one has an id with a
+        number, which the stream does not have.
         """
         self._sort()
         again = np.zeros(len(self._keys), np.bool_)

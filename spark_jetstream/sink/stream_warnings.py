@@ -1,6 +1,7 @@
 """Warnings about streams that may lose rows, or store them twice, once for each application of Spark.
 
-A write goes on all the same: the user may know, and the level `exactly-once` refuses what it cannot hold.
+A write goes on all the same: the user may know, and the level `exactly-once` refuses what it cannot
+hold.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _warned: set[tuple[str, str]] = set()
 def warn_of_stream(
     requests: Requests, state: StreamSummary, options: SinkOptions, needs: frozenset[str]
 ) -> None:
-    """Log what may become of rows in a stream. `needs` has the columns that need more than a plain stream."""
+    """Log what may become of rows in a stream.
+
+    `needs` has the columns that need more than a plain stream.
+    """
     warn_of_lost_rows(state, options)
     _warn_of_lost_ids(state, options, needs)
     _warn_of_a_small_stream(requests, state, options.connection)
@@ -41,8 +45,8 @@ def warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
         f"persist_mode of {state.name} at {options.connection!r}"
     ):
         log.warning(
-            "stream %s acknowledges rows before it has stored them (persist_mode async): a crash of "
-            "its server loses rows that count as written; write to a stream without it",
+            "stream %s acknowledges rows before it has stored them (persist_mode async): a crash "
+            "of its server loses rows that count as written; write to a stream without it",
             state.name,
         )
     if drops_rows(state) and first_time(f"consumers of {state.name} at {options.connection!r}"):
@@ -56,7 +60,8 @@ def warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
 def _warn_of_lost_ids(state: StreamSummary, options: SinkOptions, needs: frozenset[str]) -> None:
     """Warn of a stream that removes messages within the duplicate window: a restart of its server forgets their ids.
 
-    The server then takes the ids from the messages that it still has (nats-server: server/stream.go, rebuildDedupe).
+    The server then takes the ids from the messages that it still has (nats-server:
+    server/stream.go, rebuildDedupe).
     """
     # At-least-once promises nothing about copies, and exactly-once finds ids in the stream itself.
     keeps_ids = options.delivery == "deduplicated" and state.duplicate_window > 0
@@ -64,9 +69,9 @@ def _warn_of_lost_ids(state: StreamSummary, options: SinkOptions, needs: frozens
     if removals is None or not first_time(f"ids of {state.name} at {options.connection!r}"):
         return
     log.warning(
-        "stream %s removes messages %s. Its server forgets their message ids when it restarts: rows "
-        "that are written again after a restart may be stored twice, also within the duplicate "
-        "window (option delivery deduplicated)",
+        "stream %s removes messages %s. Its server forgets their message ids when it restarts: "
+        "rows that are written again after a restart may be stored twice, also within the "
+        "duplicate window (option delivery deduplicated)",
         state.name,
         removals,
     )
@@ -78,7 +83,10 @@ def _removals_within_window(state: StreamSummary, needs: frozenset[str]) -> str 
     if removing is StreamFault.CONSUMED:
         return f"when they were acknowledged (retention {state.retention})"
     if removing is StreamFault.REPLACED:
-        return f"when newer ones of their subject come (max_msgs_per_subject {state.max_msgs_per_subject})"
+        return (
+            "when newer ones of their subject come (max_msgs_per_subject "
+            f"{state.max_msgs_per_subject})"
+        )
     if "schedule" in needs:
         return "of schedules when it has published them"
     # `max_age` is in nanoseconds, `duplicate_window` in seconds.
@@ -116,8 +124,8 @@ def _warn_of_own_replies(state: StreamSummary, connection: ConnectionOptions) ->
     inboxes = stored_replies(state.subjects, connection.api_prefix, connection.inbox_prefix)
     if inboxes and first_time(f"replies in {state.name} at {connection!r}"):
         log.warning(
-            "stream %s stores the acknowledgements of rows as well, because its subjects (%s) match "
-            "those at which the writer receives them (%s.>): %s",
+            "stream %s stores the acknowledgements of rows as well, because its subjects (%s) "
+            "match those at which the writer receives them (%s.>): %s",
             state.name,
             brief(", ".join(inboxes)),
             connection.inbox_prefix,

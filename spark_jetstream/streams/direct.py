@@ -227,8 +227,8 @@ def check_server(connection: Connection) -> None:
     if not connection.can(DIRECT_BATCHES):
         version = shown_version(connection.server_version)
         raise JetStreamError(
-            f"reading by direct gets needs nats-server {DIRECT_BATCHES.since} or newer, and this is "
-            f"{version}"
+            f"reading by direct gets needs nats-server {DIRECT_BATCHES.since} or newer, and this "
+            f"is {version}"
         )
 
 

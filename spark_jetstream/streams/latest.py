@@ -272,7 +272,8 @@ class _TableReader:
             if patience.expired:
                 raise OutageError(
                     f"stream {self.part.stream} was written to faster than it could be read: what "
-                    f"was stored during the read of its latest messages took more than {patience.seconds:.3g} s"
+                    "was stored during the read of its latest messages took more than "
+                    f"{patience.seconds:.3g} s"
                 )
             if self.rolled_up:
                 yield messages

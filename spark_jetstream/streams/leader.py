@@ -53,8 +53,8 @@ def leader_has(
     there is none. In a cluster a second answer must say so, after another look at the stream: the
     first one may be that of a server which led before, unless ``ask`` has made sure that a majority
     ``followed`` it. If the stream ends within the range, a new leader may not have applied its log
-    yet, or the tail is lost: the second answer then waits for `Timing.election`. Raises what ``ask``,
-    ``look_again`` and `settled_info` raise.
+    yet, or the tail is lost: the second answer then waits for `Timing.election`. Raises what
+    ``ask``, ``look_again`` and `settled_info` raise.
     """
 
     def within() -> int | None:

@@ -76,7 +76,10 @@ class BucketLayout:
             yield
         except StreamNotFound as error:
             before = f"cannot {context}: " if context else ""
-            text = f"{before}there is no {self.title} bucket {bucket} (no stream {self.prefix}{bucket})"
+            text = (
+                f"{before}there is no {self.title} bucket {bucket} (no stream "
+                f"{self.prefix}{bucket})"
+            )
             text += nearest(f"{self.prefix}{bucket}", self.prefix)
             raise jsapi.reworded(error, text) from None
 
