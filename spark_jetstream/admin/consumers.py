@@ -676,4 +676,6 @@ def _no_end(until: Any) -> OptionError:
 
 
 def _what(stream: str, name: str) -> str:
-    return f"consumer {name} of stream {stream}" if name else f"a consumer on stream {stream}"
+    if name:
+        return f"consumer {name} of stream {stream}"
+    return f"a consumer on stream {stream}"

@@ -459,7 +459,10 @@ class Bucket:
         return message.sequence, operation(block_headers(message.headers)) == OPERATIONS[PUT]
 
     def _remove(self, key: str, mark: str, revision: int | None, headers: dict[str, str]) -> int:
-        expected = {} if revision is None else {EXPECTED: str(positive(revision, "revision"))}
+        if revision is None:
+            expected = {}
+        else:
+            expected = {EXPECTED: str(positive(revision, "revision"))}
         all_headers = {**OPERATION_HEADERS[mark], **expected, **headers}
         return self._store(key, b"", all_headers, mark.lower())
 

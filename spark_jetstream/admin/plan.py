@@ -294,11 +294,16 @@ class _Work:
 
 
 def _what(stream: str, consumer: str) -> str:
-    return f"consumer {consumer} of stream {stream}" if consumer else f"stream {stream}"
+    if consumer:
+        return f"consumer {consumer} of stream {stream}"
+    return f"stream {stream}"
 
 
 def _outdated(now: Step) -> PlanOutdated:
-    change = "it was deleted" if now.actual is None else f"now there is {', '.join(now.changes)}"
+    if now.actual is None:
+        change = "it was deleted"
+    else:
+        change = f"now there is {', '.join(now.changes)}"
     return PlanOutdated(
         f"{now.what} has changed since the plan was made ({change}): make the plan again",
     )

@@ -172,7 +172,9 @@ class ObjectMeta(_Fields):
         except ValidationError as error:
             raise ProtocolError(f"bucket {bucket}: a meta message {_fault(body, error)}") from None
         # Another client may leave the bucket out: test_what_other_clients_write_differently.
-        return meta if meta.bucket else meta.model_copy(update={"bucket": bucket})
+        if meta.bucket:
+            return meta
+        return meta.model_copy(update={"bucket": bucket})
 
     def to_json(self) -> bytes:
         """Return the payload of the meta message, as clients write it."""

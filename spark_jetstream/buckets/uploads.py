@@ -250,7 +250,10 @@ class Uploads:
         timeout = self._settings.ack_timeout
         # The rest of `ack_timeout`. When nothing is left, the shortest wait still takes answers
         # that have arrived.
-        patience = max(self._heard + timeout - time.monotonic(), 0.001) if wait else 0.0
+        if wait:
+            patience = max(self._heard + timeout - time.monotonic(), 0.001)
+        else:
+            patience = 0.0
         try:
             event = self._inbox.get(patience)
             while isinstance(event, Frames):

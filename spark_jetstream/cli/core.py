@@ -163,7 +163,9 @@ def _show(
         reply_to = f' with reply "{printable(message.reply)}"' if message.reply else ""
         head = f'[#{number}] Received on "{printable(message.subject)}"{reply_to}\n'
         head += "".join(header_lines(message.headers))
-        return head if headers_only else f"{head}\n{content_text(message.data)}\n"
+        if headers_only:
+            return head
+        return f"{head}\n{content_text(message.data)}\n"
 
     def data(numbered: tuple[int, CoreMessage]) -> dict[str, Any]:
         number, message = numbered

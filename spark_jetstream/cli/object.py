@@ -76,7 +76,9 @@ def _kind(info: ObjectInfo) -> str:
     if info.link is None:
         return ""
     bucket, name = info.link
-    return f"link to {printable(name)} of bucket {bucket}" if name else f"link to bucket {bucket}"
+    if name:
+        return f"link to {printable(name)} of bucket {bucket}"
+    return f"link to bucket {bucket}"
 
 
 def _bucket_row(info: ObjectBucketInfo) -> dict[str, object]:

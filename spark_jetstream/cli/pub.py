@@ -79,7 +79,10 @@ def publish(
     if not templates or "{{" not in subject:
         publish_subject(subject)
     by_line = send_on == "newline"
-    payloads = _lines(templates) if by_line else _portions(whole_data(data), count, templates)
+    if by_line:
+        payloads = _lines(templates)
+    else:
+        payloads = _portions(whole_data(data), count, templates)
     with run.out.progress("publishing", in_bytes=False) as progress:
 
         def tell(done: int) -> None:

@@ -184,7 +184,9 @@ class _Files:
         path, value = getattr(self.options, file), revealed(getattr(self.options, inline))
         if path is not None:
             return self._read(names[file], path)
-        return None if value is None else _Given(names[inline], str(value), None)
+        if value is None:
+            return None
+        return _Given(names[inline], str(value), None)
 
     def pem(self, label: str, file: str, inline: str) -> _Given | None:
         """Return the same for fields with a certificate or a key: its blocks in PEM form alone."""
@@ -204,7 +206,10 @@ class _Files:
         raise OptionError(f"option {given.option} {problem}", option=given.option)
 
     def _read(self, option: str, given: str) -> _Given:
-        path = given if os.path.isfile(given) else self.resolve(os.path.basename(given))
+        if os.path.isfile(given):
+            path = given
+        else:
+            path = self.resolve(os.path.basename(given))
         if not os.path.isfile(path):
             named = f"option {option} names the file{quoted_unless_secret(given)}"
             raise OptionError(

@@ -51,7 +51,9 @@ def denied(text: str) -> tuple[bool, str] | None:
     The subject is in lower case. None for another error.
     """
     match = _DENIED.search(text)
-    return None if match is None else (match[1].lower() == "publish", match[2].lower())
+    if match is None:
+        return None
+    return (match[1].lower() == "publish", match[2].lower())
 
 
 def refusal(

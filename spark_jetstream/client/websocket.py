@@ -90,7 +90,10 @@ class WebSocketWire(Wire):
             # aiohttp's own, without what the one below it says of the certificate
             raise (error.__cause__ or error) from None
         except ClientResponseError as error:
-            answer = b"" if tls else await answer_of((uri.hostname, uri.port), patience)
+            if tls:
+                answer = b""
+            else:
+                answer = await answer_of((uri.hostname, uri.port), patience)
             status = answer or error.message.encode()
             if error.headers:
                 status = b"HTTP/1.1 %d" % error.status

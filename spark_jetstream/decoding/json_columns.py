@@ -91,7 +91,10 @@ def _value(parsed: Column, schema: StructType, fields: Mapping[str, DataType]) -
     """Return a struct of the fields of all versions."""
     columns = []
     for name, kind in fields.items():
-        own = parsed[_PAYLOAD][name] if name in schema.names else F.lit(None).cast(kind)
+        if name in schema.names:
+            own = parsed[_PAYLOAD][name]
+        else:
+            own = F.lit(None).cast(kind)
         columns.append(own.alias(name))
     return F.struct(*columns)
 

@@ -110,7 +110,9 @@ class Subject(Kind):
 
     @property
     def expects(self) -> str:
-        return "a subject without * and >" if self.literal else "a subject, possibly with * and >"
+        if self.literal:
+            return "a subject without * and >"
+        return "a subject, possibly with * and >"
 
     def _read(self, value: Any) -> str:
         subject = text_of(value)

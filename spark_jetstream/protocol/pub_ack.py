@@ -372,7 +372,9 @@ def outcome(refusal: Refusal) -> Outcome:
     """Return what a refusal means for its row."""
     if refusal.err_code == 0:
         # 503: an election, or no stream. 429: the stream's queue for new messages is full.
-        return Outcome.RETRY if refusal.code in (NO_STREAM, 429) else Outcome.FAIL
+        if refusal.code in (NO_STREAM, 429):
+            return Outcome.RETRY
+        return Outcome.FAIL
     known = _OUTCOMES.get(cause(refusal.err_code, refusal.description))
     if known is not None:
         return known

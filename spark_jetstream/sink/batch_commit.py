@@ -211,7 +211,10 @@ class BatchCommit:
         renamed = requests.stream(stream).transforms
         ids: dict[int, list[bytes]] = {}
         for row in missing:
-            original = _original(row, subjects, stream) if renamed else row.sequences[0]
+            if renamed:
+                original = _original(row, subjects, stream)
+            else:
+                original = row.sequences[0]
             ids[original] = row.ids
         totals = Totals()
         target = Target(None, self.options.connection.domain)

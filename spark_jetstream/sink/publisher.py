@@ -368,7 +368,10 @@ class Publisher:
         """Read the answers that are there. With `wait`, wait for one, or until a row is due."""
         # With few answers in flight a pause between reads would only delay the rows that wait
         # for them.
-        self._inbox.pace = _PACE if self.paced and self._window.unanswered >= _MANY else 0.0
+        if self.paced and self._window.unanswered >= _MANY:
+            self._inbox.pace = _PACE
+        else:
+            self._inbox.pace = 0.0
         patience = (
             self._window.patience(time.monotonic(), self._options.ack_timeout) if wait else 0.0
         )

@@ -188,7 +188,10 @@ class Recovery:
         # A subject need not be UTF-8, and then no request of the API, which is JSON,
         # can name it (test_a_row_is_known_again_at_a_subject_that_is_not_utf8).
         # This request has the sequence alone.
-        named = message(self._connection, stream, last, prefix=prefix) if last else None
+        if last:
+            named = message(self._connection, stream, last, prefix=prefix)
+        else:
+            named = None
         if named is not None:
             yield named
             subject = named.subject  # another one if the stream transforms subjects

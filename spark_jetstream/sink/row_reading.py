@@ -66,7 +66,10 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
         lines, left_out = header_lines(given["headers"], faults)
     lines = with_ttl(lines, given, faults)
     lines, commands = _with_commands(lines, given, data, faults)
-    msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
+    if "msg_id" in given:
+        msg_id = header_values(given["msg_id"], "msg_id", faults)
+    else:
+        msg_id = None
     return Rows(
         np.arange(first_number, first_number + count, dtype=np.int64),
         pc.fill_null(subject, NOTHING),

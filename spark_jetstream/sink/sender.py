@@ -69,7 +69,9 @@ class Sender:
 
     def ids(self, rows: Rows) -> pa.BinaryArray | None:
         """Return the message ids of rows, None if no row has one."""
-        return rows.msg_id if self.message_ids is None else self.message_ids.ids(rows)
+        if self.message_ids is None:
+            return rows.msg_id
+        return self.message_ids.ids(rows)
 
     def publish(
         self, rows: Rows, ids: pa.BinaryArray | None, *, may_share: bool = False

@@ -175,7 +175,9 @@ class KeyBucket(Target):
 
     def at(self, subject: str) -> Target:
         """Return this bucket for the subject of a key, and a plain target for a dead letter."""
-        return self if subject.startswith(self.origin.write_prefix) else Target()
+        if subject.startswith(self.origin.write_prefix):
+            return self
+        return Target()
 
     def stored_at(self, subject: str) -> str:
         # Behind a domain or an account import, a row is published under another subject

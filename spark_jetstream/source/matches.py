@@ -31,7 +31,10 @@ class LastMatch:
             sequence, stored_at = probe.last() or (0, 0)
             self.position = StreamPosition(sequence + 1, state.created, stored_at)
             self._found_in = (state.created, state.last_seq)
-            self._counts_until = INT64_MAX if probe.certain else state.server_time + _DOUBTED
+            if probe.certain:
+                self._counts_until = INT64_MAX
+            else:
+                self._counts_until = state.server_time + _DOUBTED
         return self.position
 
     def forget(self) -> None:

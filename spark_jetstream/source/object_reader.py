@@ -364,7 +364,9 @@ class ObjectRows:
         if field.name == "bucket":
             return repeated(self.bucket, len(rows))
         if field.name == "content":
-            return pa.nulls(len(rows), field.type) if content is None else content
+            if content is None:
+                return pa.nulls(len(rows), field.type)
+            return content
         value = _VALUES[field.name]
         return pa.array([value(row) for row in rows], field.type)
 

@@ -187,7 +187,9 @@ class Planner:
             for name in found
             if name not in offset.streams
         }
-        return Offset({**offset.streams, **new}, offset.cuts) if new else offset
+        if new:
+            return Offset({**offset.streams, **new}, offset.cuts)
+        return offset
 
     def _by_stream(self, ask: Callable[[StreamPlan], T], names: Iterable[str]) -> dict[str, T]:
         """Return what `ask` returns for each stream. It runs for several streams at a time.
@@ -341,6 +343,12 @@ class Planner:
         most = self._most_messages(batches)
         return {name: batch.end_within(most[name]) for name, batch in batches.items()}
 
+    def _may_read(self, name: str) -> bool:
+        """Whether a stream is, or may be found to be, one of the query's."""
+        if self._selection is None:
+            return name in self._plans
+        return self._selection.may_have(name)
+
     def _resume(self, offset: Offset) -> None:
         """Refuse the offset of another query, and log which streams the query no longer reads.
 
@@ -348,8 +356,8 @@ class Planner:
         an outage.
         """
         self._requests.first = None
-        ours = self._plans.__contains__ if self._selection is None else self._selection.may_have
-        gone, kind = [name for name in offset.streams if not ours(name)], self.options.chosen_by
+        gone = [name for name in offset.streams if not self._may_read(name)]
+        kind = self.options.chosen_by
         # Only a query that finds its streams may have none.
         if len(gone) == len(offset.streams) and (gone or self._selection is None):
             had, names = (

@@ -71,7 +71,10 @@ class Selection:
             return
         must_succeed = first or complete
         # A running query has streams, and a later look finds new ones.
-        requests = self._requests if must_succeed else Requests(self._requests.connect, 0.0)
+        if must_succeed:
+            requests = self._requests
+        else:
+            requests = Requests(self._requests.connect, 0.0)
         try:
             requests.call(partial(self._look, complete=complete))
         except JetStreamError as error:

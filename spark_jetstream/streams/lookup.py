@@ -309,7 +309,9 @@ def _filled(pattern: str, subject: str) -> str:
             filled[at] = token
             literal.append(token)
             own.append(given[at])
-    return ".".join(filled) if closest(".".join(own), [".".join(literal)]) else ""
+    if closest(".".join(own), [".".join(literal)]):
+        return ".".join(filled)
+    return ""
 
 
 def why_silent(

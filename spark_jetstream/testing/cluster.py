@@ -307,7 +307,9 @@ def _leaderless(active: Sequence[NatsServer]) -> str | None:
         if copy.asset in led or not has_majority:
             continue
         problem = f"no leader of stream {copy.stream}"
-        return f"{problem}, consumer {copy.consumer}" if copy.consumer else problem
+        if copy.consumer:
+            return f"{problem}, consumer {copy.consumer}"
+        return problem
     return None
 
 

@@ -458,7 +458,10 @@ class NatsServer:
     def _port(self, listener: str) -> int:
         if listener not in self._listeners:
             raise RuntimeError(f"NatsServer was made without its {listener} port")
-        port = self._leases[listener].port if self._leases else self._listeners[listener]
+        if self._leases:
+            port = self._leases[listener].port
+        else:
+            port = self._listeners[listener]
         if not port:
             raise RuntimeError("nats-server was not started: its port is not known yet")
         return port

@@ -300,7 +300,9 @@ def _part_of(given: Any, key: Any) -> Any:
 
 def _names(sources: Any) -> list[str]:
     """Return the names of sources; none for a field of a newer server that has their name."""
-    return [source["name"] for source in sources] if isinstance(sources, tuple) else []
+    if isinstance(sources, tuple):
+        return [source["name"] for source in sources]
+    return []
 
 
 def _plain(field: str, value: Any) -> Any:

@@ -74,7 +74,10 @@ class StreamProgress(ABC):
                 "messages to an application; give durable a name that no application uses",
                 option="durable",
             )
-        self._held_from = self._unheld_before(state, fresh=fresh) if consumer.run is None else 0
+        if consumer.run is None:
+            self._held_from = self._unheld_before(state, fresh=fresh)
+        else:
+            self._held_from = 0
         if consumer.run != self._consumers.run:
             self._log_taking_over(consumer)
             consumer = self._consumers.take_over(self._stream, self._name, consumer, self._since)
