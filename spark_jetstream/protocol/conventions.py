@@ -1,4 +1,4 @@
-"""Every name that the connector creates on a server, and when what has the name goes away. Pure.
+"""Each name that the connector creates on a server, and the size of an object's chunks. Pure.
 
 Connections, and consumers that read or count, end with the process: the server removes the
 consumers of one that was killed when nobody has used them for a while. The next run of a query

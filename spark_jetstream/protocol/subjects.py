@@ -1,4 +1,4 @@
-"""Subjects and filters: the fault of one, and the subjects that two have in common. Pure.
+"""Subjects, filters and keys of buckets: the fault of one, what two filters have in common. Pure.
 
 nats-server has them in server/sublist.go.
 """
