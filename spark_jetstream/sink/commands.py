@@ -1,4 +1,4 @@
-"""Commands: what the columns of rows ask the server to do, beside storing the payload. Pure.
+"""Commands of rows to the server, made of columns, and the headers that no row may have. Pure.
 
 A server reads commands from headers. So the header lines of a row hold them as well (`sink.rows`),
 and nobody looks for them there.

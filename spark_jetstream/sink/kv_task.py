@@ -1,4 +1,4 @@
-"""One task of a write to a Key-Value bucket: the last row of each key wins, whatever fails.
+"""Writes rows to a Key-Value bucket: those of one key go one after the other, and the last wins.
 
 - The task sends a row only when the row before it with the same key has its answer.
 - It sends a row once more, without an id, when the row was stored before an earlier row of its key.

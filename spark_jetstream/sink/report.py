@@ -1,4 +1,4 @@
-"""Stored rows: counted while a task runs, and reported of a task and of a batch of tasks. Pure."""
+"""Counts of stored rows, and reports of tasks and batches, with the claims that fit in one. Pure."""
 
 from __future__ import annotations
 

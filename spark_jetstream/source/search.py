@@ -1,7 +1,7 @@
-"""What planning asks the server about a stream, and the search that makes do with it.
+"""The search for the n-th matching message, which only asks the server for counts.
 
 Planning needs the sequence of the n-th matching message; the server only counts those from a
-sequence on.
+sequence on. `source.splits` and `source.admission` say how many questions a search may cost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumers that end with what they are made for: created, asked for their first message, deleted.
+"""Consumers that end with their use, and the number of filters up to which leaders need none.
 
 A consumer with one replica is on any server that has its stream, and knows only what that server
 has fetched so far. One that is with the stream's leader knows what the leader does, whatever its
