@@ -450,11 +450,15 @@ class Publisher:
         # In a group the server answers the row that no stream captures with status 503,
         # and the last row with 10176. A late 10176 may hide the 503 of the next try.
         may_be_uncaptured = is_unheard or refusal.err_code == _INCOMPLETE
+        may_pass = is_unheard or is_undecided(refusal)
+        # A stream may have been away when the row was sent, so the row is sent once more. For a row
+        # that is not, it counts which streams have leaders now.
+        since = flight.sent if may_pass else math.inf
         if may_be_uncaptured and self._refuse_uncaptured(
-            flight, index, since=flight.sent, too_long=too_long
+            flight, index, since=since, too_long=too_long
         ):
             return
-        if not (is_unheard or is_undecided(refusal)):
+        if not may_pass:
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
         if too_long:
