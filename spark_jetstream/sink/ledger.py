@@ -14,18 +14,19 @@ the rules. An attempt owns its task as long as the entry of the task has its nam
 batch the name of its run. It reads both at least once in half a lease, and sends nothing when it
 has not seen its names for a lease. An attempt takes these steps:
 
-| the entries | step | what the attempt does | then | |---|---|---|---| | are missing, or of an
-earlier batch | `open` | writes its own | owns the task | | of the batch: is another run's | `open`
-| takes it over, waits, reads what the batch has stored | owns the task | | of the batch: is done |
-`open` | takes the task's report; the driver compares the rows | stores nothing | | of the task: is
-another attempt's, of this run | `open` | waits for its end, reads what it stored | owns the task |
-| of the task: is done, by its run | `open` | takes its report, and compares the rows with it |
-stores nothing | | of the task: is done, and has no claims | `open` | reads what the task has stored
-| owns the task | | are of a later batch | `open` | raises `DeliveryError` | fails | | are its own |
-`begin` | notes where a stream ends before the first row goes there; looks for late rows | owns it |
-| | `check` | reads both entries before it sends | owns it, or fails if another attempt has written
-| | | `recall` | reads what the streams have stored, before it sends a row again | owns it | | |
-`finish` | notes its report | has done the task |
+| the entries | step | what the attempt does | then |
+|---|---|---|---|
+| are missing, or of an earlier batch | `open` | writes its own | owns the task |
+| of the batch: is another run's | `open` | takes it over, waits, reads what the batch has stored | owns the task |
+| of the batch: is done | `open` | takes the task's report; the driver compares the rows | stores nothing |
+| of the task: is another attempt's, of this run | `open` | waits for its end, reads what it stored | owns the task |
+| of the task: is done, by its run | `open` | takes its report, and compares the rows with it | stores nothing |
+| of the task: is done, and has no claims | `open` | reads what the task has stored | owns the task |
+| are of a later batch | `open` | raises `DeliveryError` | fails |
+| are its own | `begin` | notes where a stream ends before the first row goes there; looks for late rows | owns it |
+| | `check` | reads both entries before it sends | owns it, or fails if another attempt has written |
+| | `recall` | reads what the streams have stored, before it sends a row again | owns it |
+| | `finish` | notes its report | has done the task |
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 docs/architecture.md has the rules ("What happens in an outage"). All readers of this package and a
 watch use it.
 
-| an attempt | `through_outages` | |---|---| | yields something | ends the outage | | ends, and
-`next` is before the end of the range | makes another attempt | | raises an error that may pass |
-makes another one after a pause; `OutageError` after `retry_timeout` | | raises another error |
-raises it |
+| an attempt | `through_outages` |
+|---|---|
+| yields something | ends the outage |
+| ends, and `next` is before the end of the range | makes another attempt |
+| raises an error that may pass | makes another one after a pause; `OutageError` after `retry_timeout` |
+| raises another error | raises it |
 """
 
 from __future__ import annotations

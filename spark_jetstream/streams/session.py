@@ -6,18 +6,23 @@ How it works. A session keeps pull requests under way on one inbox, and counts w
 still send for them: messages, and bytes. It holds no position in the stream. `PullSession.next`
 handles one event of the wire:
 
-| event | the session | `next` returns | |---|---|---| | the consumer's next deliveries | takes them
-off its count | `Delivered` | | deliveries with a hole before or in them | | `Lost` | | a heartbeat
-(100) | counts those in a row, up to `Policy.quiet_heartbeats` | None, at last `Lost` | | ... after
-a delivery that did not come | | `Lost` | | the end of a request (404, 408, 409) | takes off what
-the request did not bring | None | | ... whose next message is too large for it | doubles the bytes
-of later requests | None | | ... without a message | counts those in a row, up to `Policy.fruitless`
-| None, at last `Lost` | | ... that does not say what it did not bring | | `Lost` | | the answer to
-`begin`, which came too late | | None | | 503 before the first message | sends the request again,
-100 times at most | None, at last `Lost` | | the consumer is gone or has moved; a cut | | `Lost` | |
-silence for `Policy.silence` | asks the connection for a sign of life | `Lost` | | silence for as
-long as the caller waits | | `EndOfRange` | | nothing is left to deliver (`Policy.ends`) | sends no
-more requests | `EndOfRange` | | any other status | | raises `JetStreamError` |
+| event | the session | `next` returns |
+|---|---|---|
+| the consumer's next deliveries | takes them off its count | `Delivered` |
+| deliveries with a hole before or in them | | `Lost` |
+| a heartbeat (100) | counts those in a row, up to `Policy.quiet_heartbeats` | None, at last `Lost` |
+| ... after a delivery that did not come | | `Lost` |
+| the end of a request (404, 408, 409) | takes off what the request did not bring | None |
+| ... whose next message is too large for it | doubles the bytes of later requests | None |
+| ... without a message | counts those in a row, up to `Policy.fruitless` | None, at last `Lost` |
+| ... that does not say what it did not bring | | `Lost` |
+| the answer to `begin`, which came too late | | None |
+| 503 before the first message | sends the request again, 100 times at most | None, at last `Lost` |
+| the consumer is gone or has moved; a cut | | `Lost` |
+| silence for `Policy.silence` | asks the connection for a sign of life | `Lost` |
+| silence for as long as the caller waits | | `EndOfRange` |
+| nothing is left to deliver (`Policy.ends`) | sends no more requests | `EndOfRange` |
+| any other status | | raises `JetStreamError` |
 
 A session that returned `EndOfRange` or `Lost` is over: its reader goes on with another consumer.
 """
