@@ -276,10 +276,7 @@ def add(
     ] = "stream",
     pedantic: arguments.Pedantic = False,
 ) -> None:
-    """Create a stream.
-
-    One that exists with this configuration stays as it is; one that is different is an error.
-    """
+    """Create a stream. One that exists must have this configuration, and stays as it is."""
     from spark_jetstream.admin.descriptions import template
     from spark_jetstream.admin.models.streams import (
         DEFAULT_STREAM,

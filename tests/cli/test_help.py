@@ -16,7 +16,7 @@ from tests.support.command import run_command, succeed
 from tests.support.publish import Message, Publisher
 
 ROOT: Any = typer.main.get_command(app)
-LONG, SHORT = 103, 66
+LONG, SHORT = 102, 66
 """How many lines help may have: of a command with an option for each field of a configuration, and
 of others.
 """
