@@ -1,5 +1,4 @@
-"""What the tasks of short micro-batches cost a cluster of three: by pull consumers, and by Direct
-Gets.
+"""Measures the load of short micro-batches on a cluster: by pull consumers, and by Direct Gets.
 
 A task that reads with a consumer creates it and deletes it, which the cluster's metadata leader has
 to agree on with the other servers. `python -m benchmarks.consumers` starts micro-batches of several

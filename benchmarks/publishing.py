@@ -1,5 +1,6 @@
-"""What a sink can reach at the server: single publishes, fast ingest and atomic batches, from loops
-that only count.
+"""Measures loops that only publish: single messages, fast ingest and atomic batches.
+
+They show the throughput that a sink can reach at the server.
 
 `python -m benchmarks.publishing --rounds 5 --count 300000` compares them on a server of its own, in
 one run, round by round. The frames are built before the clock starts, and of the answers only what
@@ -71,16 +72,14 @@ class Way:
 
 
 class Taken(NamedTuple):
-    """What publishing took: messages a second over all connections, and CPU seconds of the
-    publishing processes.
-    """
+    """Messages a second over all connections, and CPU seconds of the publishing processes."""
 
     rate: float
     client_cpu: float
 
 
 class _Share(NamedTuple):
-    """What one connection publishes.
+    """The messages that one connection publishes.
 
     `name` is a token of its own, part of its inbox, batches and ids.
     """

@@ -1,6 +1,4 @@
-"""What the source is measured against: the same messages, read by something that does less, or does
-it plainly.
-"""
+"""Readers to measure the source against: they do less with the same messages, or do it plainly."""
 
 from __future__ import annotations
 

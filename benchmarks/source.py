@@ -32,9 +32,7 @@ PARTITION = 100_000
 
 
 class _Seconds(NamedTuple):
-    """What one query took: all of it, its micro-batches with rows, and the tasks of those
-    (`addBatch`).
-    """
+    """Seconds of one query: all of it, its micro-batches with rows, and their tasks (`addBatch`)."""
 
     query: float
     batches: float

@@ -1,6 +1,4 @@
-"""What a task costs beside one of a source that does no I/O, what a micro-batch does, and rows/s by
-messages a task.
-"""
+"""Measures tasks beside those of a source without I/O, micro-batches, and rows/s by messages a task."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ _TROUBLE = (nats.errors.Error, OSError, asyncio.TimeoutError)
 
 
 class Subscriptions(Protocol):
-    """What is subscribed over a connection, as its login sees it."""
+    """The subscriptions of a connection, as its login sees them."""
 
     scanner: Scanner
 
@@ -95,7 +95,7 @@ class Login:
         self._denied: Callable[[bool, str], None]
         self._given: dict[str, Any] = {}  # the arguments of the last attempt
         self._read_files: Callable[[], dict[str, Any]] = dict
-        # What is final: `open` says so for the time before the first login.
+        # Before the first login `open` says when an error is final.
         self._tolerance = timing.refused_for  # seconds that refusals must have lasted
         self._starting = True  # whether closed ports may be those of servers that start
         # Set by a login, cleared by a cut; nats-py knows of a cut before it calls back.
@@ -400,7 +400,7 @@ class Login:
         # until then the lower one counts.
         self._loop.start(self._learn_limit())
 
-    # What is final
+    # Errors that end the login for good
 
     def _note_error(self, error: Exception) -> None:
         """Note why an attempt has failed or the connection ends, and what the server refuses."""

@@ -1,6 +1,6 @@
 """The client of nats-py, with a wire of ours. The only module that relies on its private names.
 
-docs/architecture.md says why ("What is private in nats-py").
+docs/architecture.md says why ("Private names of nats-py").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RELEASES = "nats-py>=2.15,<2.17"
 PARTS = ("_transport", "force_reconnect", "set_server_pool")
 """The names of nats-py's client that are private, or newer than other supported releases have.
 
-docs/architecture.md says what each is for ("What is private in nats-py").
+docs/architecture.md says what each is for ("Private names of nats-py").
 """
 
 

@@ -7,8 +7,8 @@ No socket, no clock, no logging. What the server sends is a chain of lines and m
     INFO {...}\r\n   PING\r\n   PONG\r\n   +OK\r\n   -ERR '...'\r\n
 
 A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where
-the chain of lengths says so. docs/architecture.md says how `Scanner` checks it ("What nats-py
-does, and what it does not").
+the chain of lengths says so. docs/architecture.md says how `Scanner` checks it ("The tasks of
+nats-py").
 
 Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see
 `columns.py`), `Status` and `ApiReply`; everything else comes out as the bytes it was, in its place.
