@@ -100,16 +100,6 @@ def payload(size: int) -> bytes:
     return bytes(random.Random(13).choices(_LETTERS, k=size))
 
 
-def sink_options(connection: ConnectionOptions, stream: str, delivery: str) -> SinkOptions:
-    """Return the options of a sink that writes to a stream, with the defaults for the rest.
-
-    Raises `OptionError`.
-    """
-    given = {"stream": stream, "delivery": delivery}
-    options = SinkOptions.from_spark(given, streaming=False)
-    return options.model_copy(update={"connection": connection})
-
-
 def pull_settings(connection: ConnectionOptions, stream: str, batch: int | None) -> PullSettings:
     """Return the settings that the source has with its defaults, or with this ``fetchBatch``.
 

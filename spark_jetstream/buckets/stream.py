@@ -19,9 +19,6 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.streams.lookup import nearest_stream
 
-#: What buckets are called, by the beginning of their streams' names.
-_KINDS = {"KV_": "Key-Value bucket", "OBJ_": "Object Store bucket"}
-
 
 def find_bucket(
     requests: Requests, name: str, keys: Sequence[str] | None

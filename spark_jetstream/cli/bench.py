@@ -16,6 +16,7 @@ from typer import Argument, BadParameter, Option
 
 from spark_jetstream.cli.app import Run, command
 from spark_jetstream.cli.arguments import Force, handling, stream_option
+from spark_jetstream.cli.publishing import sink_options
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
 from spark_jetstream.protocol.conventions import bench_stream
 from spark_jetstream.protocol.units import counted
@@ -267,7 +268,7 @@ def _write(
     """Write messages as one task of the sink does."""
     from spark_jetstream import bench
 
-    options = bench.sink_options(run.admin.options, stream, delivery)
+    options = sink_options(run.admin.options, {"stream": stream, "delivery": delivery})
     with run.out.progress("writing", in_bytes=False) as tell:
         return bench.write(run.connect, options, subjects, messages, data, tell)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ from spark_jetstream.protocol.fitness import (
     Write,
     drops_rows,
     faults,
+    forgets,
     refuses_commits,
     removing_setting,
 )
@@ -77,7 +78,6 @@ _LINK = "is its server there, and the link up?"
 _ENVIRONMENT = "environment"
 _READING = frozenset({"read", "direct", "durable"})
 _MAKING = frozenset({"ensure", "restore"})
-_FORGETTING = frozenset({StreamFault.CONSUMED, StreamFault.REPLACED, StreamFault.LOST_IN_A_CRASH})
 #: Why a stream takes no rows, and what to do.
 _UNWRITABLE = {
     StreamFault.SEALED: (
@@ -369,16 +369,18 @@ def check_stream(
 ) -> Iterator[Finding]:
     """Check that the stream suits the job. ``account`` is None if the user may not ask for it."""
     purposes = frozenset(job.purposes)
-    try:
-        state = _summary(info)
-    except ProtocolError as error:
-        yield failed("stream", str(error), servers.LEADERLESS)
-        return
     yield _describe(info)
     yield from _check_replicas(info)
     yield from _check_subjects(info, options)
     for origin in info.origins:
         yield _check_origin("mirror" if info.mirror else "source", origin)
+    if not (_READING | WRITING) & purposes:
+        return
+    try:
+        state = _summary(info)
+    except ProtocolError as error:
+        yield failed("stream", str(error), servers.LEADERLESS)
+        return
     if _READING & purposes:
         yield from _check_reading(state, purposes, account)
         if job.with_consumers and info.config.retention != "workqueue":
@@ -407,7 +409,7 @@ def write_use(job: Job, options: ConnectionOptions) -> Write:
     # Another account, or a domain, may rename the subjects of rows.
     mapped = options.api_prefix_resolved != DEFAULT_PREFIX
     subjects = () if job.subject is None or mapped else (job.subject,)
-    return Write("rows", subjects, exactly_once="exactly-once" in job.purposes)
+    return Write("rows", subjects)
 
 
 def _describe(info: StreamInfo) -> Finding:
@@ -573,25 +575,19 @@ def _check_writing(
         yield unknown("writing", f"is a mirror: rows go to {mirror.name}", advice)
         return
     use = write_use(job, options)
-    found = faults(state, use)
-    yield from _check_writable(info, state, use, found)
+    yield from _check_writable(info, state, use)
     yield from _check_room(info)
     if job.stream is None:
         return
-    if use.exactly_once:
-        yield from _check_ledger(found)
+    if "exactly-once" in job.purposes:
+        yield from _check_ledger(state)
     else:
         yield from _check_duplicates(state, options)
 
 
-def _check_writable(
-    info: StreamInfo,
-    state: StreamSummary,
-    use: Write,
-    found: Sequence[StreamFault],
-) -> Iterator[Finding]:
+def _check_writable(info: StreamInfo, state: StreamSummary, use: Write) -> Iterator[Finding]:
     """Check that the stream takes rows, and does not lose those that it acknowledges."""
-    refusing = [fault for fault in found if fault not in _FORGETTING]
+    refusing = faults(state, use)
     for fault in refusing:
         yield failed("writing", *_why_unwritable(fault, info.config, use))
     if refusing:
@@ -655,9 +651,9 @@ def _check_limit(name: str, used: int, most: int) -> Iterator[Finding]:
         yield warning("room", text, advice)
 
 
-def _check_ledger(found: Sequence[StreamFault]) -> Iterator[Finding]:
+def _check_ledger(state: StreamSummary) -> Iterator[Finding]:
     """Check that the stream keeps the messages by which exactly-once knows what is stored."""
-    if not _FORGETTING.isdisjoint(found):
+    if forgets(state):
         text = (
             "exactly-once needs limits retention, no max_msgs_per_subject, and another "
             "persist_mode than async"

@@ -70,7 +70,6 @@ class Write:
 
     kind: Literal["rows", "values", "objects"]
     subjects: tuple[str, ...] = ()
-    exactly_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,10 +93,7 @@ def faults(state: StreamSummary, use: Write | Read) -> list[StreamFault]:
     if isinstance(use, Read):
         return list(_faults_of_read(state, use))
     found = set(_faults_of_write(state, use))
-    listed = [fault for fault in _WRITE_FAULTS[use.kind] if fault in found]
-    if use.exactly_once:
-        listed += forgets(state)
-    return listed
+    return [fault for fault in _WRITE_FAULTS[use.kind] if fault in found]
 
 
 def _faults_of_write(state: StreamSummary, use: Write) -> Iterator[StreamFault]:

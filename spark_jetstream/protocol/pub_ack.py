@@ -284,10 +284,6 @@ class RefusalCode(enum.IntEnum):
     SCHEDULE_ROLLUP_INVALID = 10192
 
 
-ACCOUNT_IS_FULL = RefusalCode.ACCOUNT_FULL.value
-"""Error code: the account has no room for a message."""
-
-
 class StoreFault(enum.Enum):
     """Why a store takes no message (`RefusalCode.STORE_FAILED`); only the server's words say it."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from spark_jetstream.errors import DeliveryError
+from spark_jetstream.protocol.pub_ack import RefusalCode
 from spark_jetstream.sink.groups import sorted_out, whole_groups
 from spark_jetstream.sink.known_groups import KnownGroup, groups_of, questions
 from spark_jetstream.sink.order import Free
@@ -17,7 +18,6 @@ from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.sender import Sender
 
 _HELD = 1 << 30  # bytes of rows with a group; an Arrow array holds less than twice as many
-_KNOWN = 10201  # error code: the stream has one of the message ids of a group
 
 
 class Grouped(Free):
@@ -58,7 +58,7 @@ class Grouped(Free):
         others = []
         for row in rows:
             # The server does not say which id of the group it has, nor whether it has all of them.
-            if row.err_code == _KNOWN:
+            if row.err_code == RefusalCode.BATCH_HAS_KNOWN_ID:
                 self._known.append(row)
             else:
                 others.append(row)

@@ -63,6 +63,7 @@ from spark_jetstream.protocol.pub_ack import (
     AckReader,
     Outcome,
     Refusal,
+    RefusalCode,
     is_undecided,
     outcome,
 )
@@ -81,8 +82,6 @@ _MANY = 1000  # answers in flight from which on they are read together
 _PACE = 0.008  # seconds between two such reads: some thousand answers at full speed
 # Seconds before each retry of a row; the last one before all later retries.
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-# Error code: the stream lacks a row of a group, maybe because no stream captures its subject.
-_INCOMPLETE = 10176
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
@@ -449,7 +448,7 @@ class Publisher:
         is_unheard = refusal.code == NO_STREAM and not refusal.err_code
         # In a group the server answers the row that no stream captures with status 503,
         # and the last row with 10176. A late 10176 may hide the 503 of the next try.
-        may_be_uncaptured = is_unheard or refusal.err_code == _INCOMPLETE
+        may_be_uncaptured = is_unheard or refusal.err_code == RefusalCode.BATCH_INCOMPLETE
         may_pass = is_unheard or is_undecided(refusal)
         # A stream may have been away when the row was sent, so the row is sent once more. For a row
         # that is not, it counts which streams have leaders now.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import ask, stream_info
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.pub_ack import ACCOUNT_IS_FULL, Refusal, is_full
+from spark_jetstream.protocol.pub_ack import Refusal, RefusalCode, is_full
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.sink.window import InFlight
 
@@ -21,7 +21,7 @@ _AROUND_IN_MEMORY = 16
 
 def is_about_room(refusal: Refusal) -> bool:
     """Whether the server refused a row because it found no room."""
-    by_account = refusal.err_code == ACCOUNT_IS_FULL
+    by_account = refusal.err_code == RefusalCode.ACCOUNT_FULL
     return by_account or is_full(refusal.err_code, refusal.description)
 
 
@@ -37,7 +37,7 @@ def why_too_large(
 
     None if it may have room there. Raises what `Connection.api` raises.
     """
-    by_account = refusal.err_code == ACCOUNT_IS_FULL
+    by_account = refusal.err_code == RefusalCode.ACCOUNT_FULL
     for name in streams:
         state = stream_info(connection, name, prefix=prefix)
         if by_account:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jetstream.protocol.fitness import Read, StreamFault, Write, faults, needs_direct
+from spark_jetstream.protocol.fitness import Read, StreamFault, Write, faults, forgets, needs_direct
 from spark_jetstream.protocol.stream import StreamSummary
 
 SOUND = StreamSummary(
@@ -29,17 +29,15 @@ ALL_WRONG = replace(
 
 @pytest.mark.parametrize("kind", ["rows", "values", "objects"])
 def test_a_sound_stream_has_no_fault(kind: str) -> None:
-    assert faults(SOUND, Write(kind, ("s.a",), exactly_once=True)) == []  # type: ignore[arg-type]
+    assert faults(SOUND, Write(kind, ("s.a",))) == []  # type: ignore[arg-type]
+    assert forgets(SOUND) == []
     assert faults(SOUND, Read(batch=True, direct=True)) == []
 
 
 def test_faults_are_listed_in_the_order_of_the_use() -> None:
     rows = [StreamFault.SEALED, StreamFault.UNACKNOWLEDGED, StreamFault.UNCAPTURED]
     assert faults(ALL_WRONG, Write("rows", ("s.a",))) == rows
-    assert faults(ALL_WRONG, Write("rows", ("s.a",), exactly_once=True)) == [
-        *rows,
-        StreamFault.LOST_IN_A_CRASH,
-    ]
+    assert forgets(ALL_WRONG) == [StreamFault.LOST_IN_A_CRASH]
     assert faults(ALL_WRONG, Write("values", ("s.a",))) == [
         StreamFault.UNCAPTURED,
         StreamFault.SEALED,
