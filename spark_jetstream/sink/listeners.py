@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import stream_info
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 # Rows are tried again after pauses of up to a second, so each retry may ask once.
 _VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
 _NEVER = float("-inf")
-_UNKNOWN = (float("inf"), _NEVER)  # times from when until when: no time is between them
+_UNKNOWN = (math.inf, _NEVER)  # times from when until when: no time is between them
 
 
 class Listeners:
@@ -34,8 +35,10 @@ class Listeners:
         # What the JetStream API says of subjects, by API prefix and subject:
         #: No stream captures it; emptied with new answers.
         self._no_stream: set[tuple[str | None, str]] = set()
-        #: When the API named a stream, or its answer proved nothing.
-        self._in_doubt: dict[tuple[str | None, str], float] = {}
+        #: When the API named a stream.
+        self._captured: dict[tuple[str | None, str], float] = {}
+        #: When the API named none, and a stream may have been away when the row was sent.
+        self._unproven: dict[tuple[str | None, str], float] = {}
         # When an API, by its prefix, gave no answer; and those that the account may not ask.
         self._failed: dict[str | None, float] = {}
         self._forbidden: set[str | None] = set()
@@ -57,14 +60,16 @@ class Listeners:
         # or in another account renames.
         return streams_of(self._connection, target.stored_at(subject), prefix=target.api_prefix)
 
-    def nobody_listens(self, subject: str, sent: float, *, too_long: bool) -> bool:
-        """Whether no stream captures the subject of a row that was `sent` then. Asks once a second.
+    def nobody_listens(self, subject: str, since: float, *, too_long: bool) -> bool:
+        """Whether no stream captures a subject. Asks once a second.
 
-        If the account may not ask, no stream does once it takes `too_long`.
+        The streams must have had leaders `since` this time, when the row was sent; with infinity it
+        counts which have leaders now. If the account may not ask, no stream captures the subject
+        once it takes `too_long`.
         """
         prefix = self._target.at(subject).api_prefix
-        if not self._is_known(prefix, subject):
-            self._ask(subject, sent)
+        if not self._is_known(prefix, subject, since):
+            self._ask(subject, since)
         # Rows that went over the link of a leaf node, to another domain, find no stream when the
         # link is gone, and the server then knows only the streams of its own domain.
         near = {"", self._connection.server_info.get("domain")}
@@ -75,22 +80,27 @@ class Listeners:
             return True
         return (prefix, subject) in self._no_stream
 
-    def _is_known(self, prefix: str | None, subject: str) -> bool:
+    def _is_known(self, prefix: str | None, subject: str, since: float) -> bool:
         """Whether the server need not be asked about a subject now."""
-        if (prefix, subject) in self._no_stream:
+        key = (prefix, subject)
+        if key in self._no_stream:
             return True
-        asked = max(self._failed.get(prefix, _NEVER), self._in_doubt.get((prefix, subject), _NEVER))
+        asked = max(self._failed.get(prefix, _NEVER), self._captured.get(key, _NEVER))
+        # A doubt about the time when a row was sent says nothing about the leaders of now.
+        if since != math.inf:
+            asked = max(asked, self._unproven.get(key, _NEVER))
         return time.monotonic() - asked < _VALID
 
-    def _ask(self, subject: str, sent: float) -> None:
-        """Ask the server whether a stream captures the subject of a row that was `sent` then."""
+    def _ask(self, subject: str, since: float) -> None:
+        """Ask the server whether a stream captures a subject; `since` as in `nobody_listens`."""
         target = self._target.at(subject)
         prefix = target.api_prefix
         began = time.monotonic()
         try:
             # The server does not name a stream that a mapping brings rows to: so the streams of the
             # task must have had leaders when the row was sent.
-            if not self.capturing(target, subject) and self._had_leaders(sent, prefix):
+            captured = bool(self.capturing(target, subject))
+            if not captured and self._had_leaders(since, prefix):
                 self._no_stream.add((prefix, subject))
                 return
         except JetStreamError as error:
@@ -104,8 +114,10 @@ class Listeners:
                 self._forbidden.discard(prefix)
             return
         # Rows may have any number of subjects, so old answers are dropped here.
-        self._in_doubt = {known: at for known, at in self._in_doubt.items() if began - at < _VALID}
-        self._in_doubt[prefix, subject] = time.monotonic()
+        self._captured = _later_than(began - _VALID, self._captured)
+        self._unproven = _later_than(began - _VALID, self._unproven)
+        answers = self._captured if captured else self._unproven
+        answers[prefix, subject] = time.monotonic()
 
     def _had_leaders(self, at: float, prefix: str | None) -> bool:
         """Whether the streams that have answered, and the target's, had leaders at this time.
@@ -148,3 +160,10 @@ class Listeners:
             None if flight.portion.any_stream else target.stream,
             prefix=target.api_prefix,
         )
+
+
+def _later_than(
+    earliest: float, answers: Mapping[tuple[str | None, str], float]
+) -> dict[tuple[str | None, str], float]:
+    """Return the answers that were given after a time."""
+    return {key: given for key, given in answers.items() if given > earliest}
