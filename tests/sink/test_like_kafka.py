@@ -4,15 +4,16 @@ A topic is a stream here, and a subject within it. A test has the name of its co
 shortened. The table has the counterparts with another name. docs/migrating.md has the differences
 for users.
 
-KafkaSinkStreamingSuite, KafkaSinkMicroBatchStreamingSuite write to kafka with topic field, w/o it
-test_topic_field_and_topic_option write data with valid schema, wrong types
-test_write_data_with_bad_schema write to non-existing topic                 sink/test_failures.py
-test_known_before_any_task_starts sink progress is produced           sink/test_spark.py
-test_a_stream_says_what_it_has_stored_and_stores_nothing_twice KafkaSinkBatchSuite partition column
-and partitioner            test_write_data_with_bad_schema: a stream has no partitions null topic
-field value                      sink/test_failures.py test_a_row_that_cannot_be_stored_is_named
-enforce analyzed plans                      test_write_to_kafka KafkaWriterCustomMetricsSuite
-sink/test_outcomes.py test_reports_of_tasks_add_up
+KafkaSinkStreamingSuite, KafkaSinkMicroBatchStreamingSuite
+  write to kafka with topic field, w/o it     test_topic_field_and_topic_option
+  write data with valid schema, wrong types   test_write_data_with_bad_schema
+  write to non-existing topic                 sink/test_failures.py test_known_before_any_task_starts
+  sink progress is produced           sink/test_spark.py test_a_stream_says_what_it_has_stored_and_stores_nothing_twice
+KafkaSinkBatchSuite
+  partition column and partitioner            test_write_data_with_bad_schema: a stream has no partitions
+  null topic field value                      sink/test_failures.py test_a_row_that_cannot_be_stored_is_named
+  enforce analyzed plans                      test_write_to_kafka
+KafkaWriterCustomMetricsSuite                 sink/test_outcomes.py test_reports_of_tasks_add_up
 
 Without a counterpart: continuous processing, pools of producers, delegation tokens.
 """

@@ -4,42 +4,41 @@ A topic is a stream here, an offset a sequence. A stream has no partitions: the 
 has one sequence for each stream. A test has the name of its counterpart, shortened. The table has
 the counterparts with another name. docs/migrating.md has the differences for users.
 
-KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceSuite assign,
-subscribing topic by ...            test_subscribing_topic_by_name ... with non-matching starting
-offset       test_no_matched_offset_for_timestamp ... when offset(s) got unavailable
-test_available_now_should_throw_error_when_partitions_got_unavailable topic-level offsets
-test_bad_source_options: one sequence for each stream, no words subscribing topic by pattern
-source/test_selection.py test_new_streams_are_read_from_their_first_message ... with topic deletions
-source/test_selection.py test_nothing_is_lost_and_nothing_comes_twice initial offsets (SPARK-19517)
-source/durable/test_durable_spark.py test_a_first_batch_that_is_planned_again ... written by future
-version               source/test_offsets.py test_refuses_in_one_sentence delete a topic when a job
-is running        streams/test_readers.py test_a_stream_that_is_gone allow group.id override
-source/durable/test_durable_spark.py test_rows_and_lag read_committed, read_uncommitted
-test_read_kafka_transactional_messages null key/values, Kafka column types
-source/test_rows.py test_thousands_of_messages_of_all_sizes KafkaSource with watermark
-docs/test_docs.py test_examples_of_the_reading_guide custom metrics: no limit; cannot stop
-test_input_row_metrics ... corner cases, SPARK-57438               monitoring/test_stream_lag.py
-test_one_stream case insensitive parameters                 options/test_values.py test_what_is_read
-stress test with multiple topics            chaos/test_faults.py
-test_nothing_is_lost_and_nothing_comes_twice KafkaRelationSuite ... offsets, with headers
-test_explicit_offsets, source/test_rows.py test_headers_can_be_left_out timestamp provided for ...,
-preferences     test_timestamp_provided_for_starting_and_ending late binding of offsets,
-minPartitions      source/test_planned_once.py test_what_a_frame_shows_when_it_is_read_again bad
-batch query options, start and end      test_bad_source_options resolved start offset greater than
-end      source/test_errors.py test_what_the_server_does_not_have_or_allow
+KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceSuite
+  assign, subscribing topic by ...            test_subscribing_topic_by_name
+  ... with non-matching starting offset       test_no_matched_offset_for_timestamp
+  ... when offset(s) got unavailable          test_available_now_should_throw_error_when_partitions_got_unavailable
+  topic-level offsets                         test_bad_source_options: one sequence for each stream, no words
+  subscribing topic by pattern       source/test_selection.py test_new_streams_are_read_from_their_first_message
+  ... with topic deletions           source/test_selection.py test_nothing_is_lost_and_nothing_comes_twice
+  initial offsets (SPARK-19517)               source/durable/test_durable_spark.py test_a_first_batch_that_is_planned_again
+  ... written by future version               source/test_offsets.py test_refuses_in_one_sentence
+  delete a topic when a job is running        streams/test_readers.py test_a_stream_that_is_gone
+  allow group.id override                     source/durable/test_durable_spark.py test_rows_and_lag
+  read_committed, read_uncommitted            test_read_kafka_transactional_messages
+  null key/values, Kafka column types         source/test_rows.py test_thousands_of_messages_of_all_sizes
+  KafkaSource with watermark                  docs/test_docs.py test_examples_of_the_reading_guide
+  custom metrics: no limit; cannot stop       test_input_row_metrics
+  ... corner cases, SPARK-57438               monitoring/test_stream_lag.py test_one_stream
+  case insensitive parameters                 options/test_values.py test_what_is_read
+  stress test with multiple topics            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
+KafkaRelationSuite
+  ... offsets, with headers                   test_explicit_offsets, source/test_rows.py test_headers_can_be_left_out
+  timestamp provided for ..., preferences     test_timestamp_provided_for_starting_and_ending
+  late binding of offsets, minPartitions      source/test_planned_once.py test_what_a_frame_shows_when_it_is_read_again
+  bad batch query options, start and end      test_bad_source_options
+  resolved start offset greater than end      source/test_errors.py test_what_the_server_does_not_have_or_allow
 KafkaOffsetRangeCalculatorSuite               source/test_ranges.py test_shares_by_messages
-KafkaOffsetReaderSuite   source/test_planner.py test_a_batch_read,
-test_start_offset_does_not_match_assigned KafkaSourceOffsetSuite
-source/test_offsets.py test_the_golden_text comparison of offsets
-source/test_continuity.py test_something_is_missing KafkaSourceProviderSuite
-options/test_sides.py test_every_option_of_a_source_reaches_its_field_in_any_case
+KafkaOffsetReaderSuite   source/test_planner.py test_a_batch_read, test_start_offset_does_not_match_assigned
+KafkaSourceOffsetSuite                        source/test_offsets.py test_the_golden_text
+  comparison of offsets                       source/test_continuity.py test_something_is_missing
+KafkaSourceProviderSuite    options/test_sides.py test_every_option_of_a_source_reaches_its_field_in_any_case
 KafkaOffsetRangeLimitSuite, JsonUtilsSuite    options/test_values.py test_what_is_refused
-KafkaDontFailOnDataLossSuite, stress test     chaos/test_faults.py
-test_nothing_is_lost_and_nothing_comes_twice KafkaDataConsumerSuite, task retry
-chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice ConsumerStrategySuite, patterns
-source/test_selection.py test_which_names_match invalid partitions
-source/test_planner.py test_a_stream_that_never_was KafkaExceptionsSuite
-test_errors.py test_every_class_pickles
+KafkaDontFailOnDataLossSuite, stress test     chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
+KafkaDataConsumerSuite, task retry            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
+ConsumerStrategySuite, patterns               source/test_selection.py test_which_names_match
+  invalid partitions                          source/test_planner.py test_a_stream_that_never_was
+KafkaExceptionsSuite                          test_errors.py test_every_class_pickles
 
 Without a counterpart: what Spark has for no Python source (continuous and real-time modes, V1
 sources, async progress tracking), partitions that are added, prefixes of group ids, isolation
