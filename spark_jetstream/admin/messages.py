@@ -39,7 +39,7 @@ from spark_jetstream.errors import (
     ServerBusy,
     StreamNotFound,
 )
-from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol import commands, jsapi
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.features import DIRECT_BATCHES, FIRST_SINCE, MESSAGES_SINCE
 from spark_jetstream.protocol.jsapi import Endpoint
@@ -59,8 +59,7 @@ _ATTEMPTS = 3  # at an answer of which messages were lost
 _ANSWER_BYTES = 8 * 1024 * 1024  # of one answer
 _GONE = frozenset({10043, 10057})
 """Error codes of a deletion, for a message that does not exist and for one that must stay."""
-# A name of a header, and the characters that its value cannot have.
-_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# The characters that the value of a header cannot have.
 _NO_VALUE = re.compile(r"[\r\n\ud800-\udfff]")
 _HEADER_BYTES = len("NATS/1.0\r\n\r\n")
 # The prefix of the API of a domain, which is its second token.
@@ -104,7 +103,7 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
 
 def check_header(name: Any, value: Any) -> None:
     """Raise `OptionError` for a header that a message cannot have."""
-    has_name = _HEADER_NAME.fullmatch(str(name)) is not None
+    has_name = commands.HEADER_NAME.fullmatch(str(name)) is not None
     has_value = isinstance(value, str) and not _NO_VALUE.search(value)
     if not (has_name and has_value):
         forms = "names are letters, digits and dashes, values one line in UTF-8"

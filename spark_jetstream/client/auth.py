@@ -58,11 +58,6 @@ class Credentials(UserString):
         return found[1] if found else ""
 
     @property
-    def has_seed(self) -> bool:
-        """Whether there is a seed, which signs the login."""
-        return _HAS_SEED in self.data
-
-    @property
     def expires(self) -> int:
         """When the JWT expires, in seconds since the epoch; 0 for never.
 
@@ -135,7 +130,7 @@ def login_fields(arguments: Mapping[str, Any], nonce: str | None) -> dict[str, s
         return {}
     if credentials is not None:
         # A bearer token needs no signature.
-        signature = _signature(credentials.seed, nonce) if credentials.has_seed else ""
+        signature = _signature(credentials.seed, nonce) if credentials.seed else ""
         return {"jwt": credentials.jwt, "sig": signature}
     if seed is not None:
         return {"nkey": _public_key(seed), "sig": _signature(seed, nonce)}

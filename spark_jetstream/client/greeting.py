@@ -12,6 +12,7 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.socket_reader import SocketReader
 from spark_jetstream.errors import ProtocolError, printable
 from spark_jetstream.options import advice
+from spark_jetstream.protocol.commands import PONG
 from spark_jetstream.protocol.server_info import parsed_info
 
 Address = tuple[str, int]
@@ -162,7 +163,7 @@ class Greeting:
         for _ in range(_MOST_LINES):
             line = await readline()
             if line.startswith(b"PONG"):
-                return b"PONG\r\n"
+                return PONG
             if line.startswith(b"-ERR"):
                 return plain_error(line)
             await self._handle(line)
@@ -173,7 +174,7 @@ class Greeting:
         if not line:
             raise NotNats("the server closed the connection")
         if line.startswith(b"PING"):
-            await self._send(b"PONG\r\n")
+            await self._send(PONG)
         elif line.startswith(b"INFO"):
             try:
                 self._learn(line)

@@ -277,7 +277,8 @@ class Login:
         for a message that is too large or a connection that was closed.
         """
         frame = commands.publish(subject, payload, reply, headers)
-        if len(payload) > self.server.info.get("max_payload", 0):
+        # After a login the server tells its own limit, and only later that of the account.
+        if len(payload) > self.server.most_bytes:
             raise nats.errors.MaxPayloadError
         if self.is_up:
             self.wire.send(frame)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Loop:
-    """Made on the loop's thread. Other threads use `run`, `soon` and `start_soon`."""
+    """Made on the loop's thread. Other threads use `run` and `soon`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -45,10 +45,6 @@ class Loop:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def start_soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin `work` after everything that was begun before, and do not wait for it."""
-        self.soon(self.start, work)
 
     async def finish(self, seconds: float) -> None:
         """On the loop's thread: wait at most so many seconds for the end of what has begun."""

@@ -23,8 +23,6 @@ from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.wire import ApiReply, Frames, parse_status
 
-_NO_RESPONDERS = 503
-
 
 class _Response(NamedTuple):
     """The reply to a request."""
@@ -98,7 +96,7 @@ class Multiplexer:
             raise PermissionDenied(f"cannot {context}: {answer}", subject=answer.subject)
         if isinstance(answer, JetStreamError):
             raise ConnectionFailed(f"cannot {context}: {answer}")
-        if answer.status == _NO_RESPONDERS:
+        if answer.status == jsapi.NO_RESPONDERS:
             raise NoResponders(
                 f"cannot {context}: nobody answers at {subject}: is JetStream enabled for this "
                 f"server and account, and {advice.API}"

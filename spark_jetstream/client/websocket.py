@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from spark_jetstream.client.greeting import NotNats, answer_of, not_nats
-from spark_jetstream.client.wire import LONG_LINE, MOST_UNREAD, Wire
+from spark_jetstream.client.wire import LONG_LINE, MOST_UNREAD, Owner, Wire
 from spark_jetstream.protocol.incoming import Incoming
-from spark_jetstream.protocol.wire import MAX_FRAME
+from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Frames, Scanner, Status
 
 _LONGEST_MESSAGE = 2 * MAX_FRAME
 
@@ -23,6 +24,21 @@ class WebSocketWire(Wire):
     _socket: Any = None  # aiohttp's ClientWebSocketResponse
     _sending: asyncio.Task[None] | None = None  # sends what waits, in its order
     _closing: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        owner: Owner,
+        scanner: Scanner,
+        deliver: Callable[[Frames | Status | ApiReply], None],
+    ) -> None:
+        super().__init__(owner, scanner, deliver)
+        # Here and not at an attempt, whose errors nats-py takes for those of a server: it would try
+        # again until the end of an outage.
+        from aiohttp import ClientResponseError, ClientSession, WSMsgType  # noqa: PLC0415
+
+        self._new_session = ClientSession
+        self._response_error = ClientResponseError
+        self._message_type = WSMsgType
 
     # Used by nats-py
 
@@ -74,14 +90,12 @@ class WebSocketWire(Wire):
     async def _open(
         self, uri: Any, connect_timeout: float, context: ssl.SSLContext | None = None
     ) -> None:
-        from aiohttp import ClientResponseError, ClientSession  # noqa: PLC0415  # of the extra
-
         if self._session is not None:
             # nats-py leaves the session of a refused login open.
             await self._session.close()
         patience = self._begin(uri, connect_timeout)
         connector, self._most_quiet = await self._addresses.connector(uri, patience)
-        self._session = ClientSession(connector=connector)
+        self._session = self._new_session(connector=connector)
         tls = {} if context is None else {"ssl": self._tls(context)}
         opening = self._session.ws_connect(uri.geturl(), max_msg_size=_LONGEST_MESSAGE, **tls)
         try:
@@ -89,7 +103,7 @@ class WebSocketWire(Wire):
         except ssl.SSLError as error:
             # aiohttp's own, without what the one below it says of the certificate
             raise (error.__cause__ or error) from None
-        except ClientResponseError as error:
+        except self._response_error as error:
             if tls:
                 answer = b""
             else:
@@ -138,12 +152,10 @@ class WebSocketWire(Wire):
 
     async def _message(self) -> bytes | None:
         """Return the content of the next WebSocket message, or None at the end."""
-        from aiohttp import WSMsgType  # noqa: PLC0415  # of the extra
-
         message = await self._socket.receive()
-        if message.type == WSMsgType.BINARY:
+        if message.type == self._message_type.BINARY:
             return bytes(message.data)
-        if message.type == WSMsgType.ERROR:
+        if message.type == self._message_type.ERROR:
             raise ConnectionError("the WebSocket has failed") from message.data
         # A server of NATS sends no text: anything else is the end.
         return None

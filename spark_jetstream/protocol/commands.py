@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from spark_jetstream.protocol.subjects import subject_fault
+
 Pairs = Iterable[tuple[str, str]]
 """Headers: each name with a value; a name may be repeated."""
 
@@ -16,7 +18,7 @@ PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
 _BLANK = re.compile(r"[ \t\r\n]")
-_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINE_ENDS = str.maketrans({"\r": " ", "\n": " "})
 
 
@@ -35,13 +37,7 @@ def publish(subject: str, payload: bytes, reply: str = "", headers: Pairs = ()) 
 
 def subscribe(subject: str, group: str, number: int) -> bytes:
     """Return the line that subscribes to a subject, with wildcards, in a queue group if given."""
-    _check_subject(subject)
-    if _BLANK.search(group):
-        raise ValueError("invalid subject")
-    *before, last = subject.split(".")
-    # `>` stands for all further tokens, so that only the last token may be one.
-    good = all(_is_token(token) and token != ">" for token in before) and _is_token(last)
-    if not good:
+    if subject_fault(subject) or _BLANK.search(group):
         raise ValueError("invalid subject")
     words = filter(None, ("SUB", subject, group, str(number)))
     return f"{' '.join(words)}\r\n".encode()
@@ -57,11 +53,6 @@ def _check_subject(subject: str) -> None:
         raise ValueError("invalid subject")
 
 
-def _is_token(token: str) -> bool:
-    """Whether a token is a name or one whole wildcard."""
-    return token in ("*", ">") or (token != "" and not set(token) & {"*", ">"})
-
-
 def _header_block(headers: Pairs) -> bytes:
     """Return the header block, which is empty without headers."""
     lines = []
@@ -69,7 +60,7 @@ def _header_block(headers: Pairs) -> bytes:
         name = given.strip()
         if not name:
             continue
-        if not _HEADER_NAME.fullmatch(name):
+        if not HEADER_NAME.fullmatch(name):
             raise ValueError(f"invalid header: {name!r}")
         # A line end in a value would begin another header.
         lines.append(f"{name}: {value.strip().translate(_LINE_ENDS)}\r\n")

@@ -142,7 +142,7 @@ def test_a_bearer_token_needs_no_seed(tmp_path: Path) -> None:
     ):
         given = arguments(**options)["user_credentials"]
         assert isinstance(given, Credentials)
-        assert (given.jwt, given.has_seed) == (BEARER, False)
+        assert (given.jwt, given.seed) == (BEARER, "")
         assert BEARER not in repr(given)
 
 

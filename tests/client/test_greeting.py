@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -226,3 +227,11 @@ def test_what_does_not_belong_there_ends_the_attempt(lines: tuple[bytes, ...], s
     with pytest.raises(NotNats) as caught:
         answered(*lines)
     assert str(caught.value) == says
+
+
+def test_a_missing_library_for_websocket_is_an_error_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(ImportError, match="aiohttp"):
+        connect(options("ws://127.0.0.1:1"))

@@ -374,8 +374,10 @@ def test_no_ping_overtakes_a_subscription(proxy: WireProxy) -> None:
 
 def test_a_closed_connection_is_gone_whatever_its_peer_takes(proxy: WireProxy) -> None:
     with full_wire(proxy) as (connection, inbox):
+        connection.post("S.b")  # waits behind the rows
         connection.close()
         error(inbox, ConnectionFailed)
+        assert not connection._login._unsent
         proxy.unstall()
         proxy.wait(lambda: proxy.open_connections == 0)
 
