@@ -34,7 +34,7 @@ from spark_jetstream.errors import (
     brief,
 )
 from spark_jetstream.options.advice import stored_inboxes
-from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.connection import ConnectionOptions, may_rename_subjects
 from spark_jetstream.options.contexts import (
     PLAIN,
     context_options,
@@ -54,7 +54,6 @@ from spark_jetstream.protocol.fitness import (
     refuses_commits,
     removing_setting,
 )
-from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
 from spark_jetstream.protocol.own_traffic import stored_replies
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.protocol.units import counted, parse_time
@@ -406,9 +405,9 @@ def write_use(job: Job, options: ConnectionOptions) -> Write:
         return object_write(job.object_bucket)
     if job.bucket is not None:
         return Write("values", (f"$KV.{job.bucket}.key",))
-    # Another account, or a domain, may rename the subjects of rows.
-    mapped = options.api_prefix_resolved != DEFAULT_PREFIX
-    subjects = () if job.subject is None or mapped else (job.subject,)
+    subjects: tuple[str, ...] = ()
+    if job.subject is not None and not may_rename_subjects(options):
+        subjects = (job.subject,)
     return Write("rows", subjects)
 
 

@@ -30,6 +30,7 @@ from spark_jetstream.options.specs import (
     refuse_elsewhere,
 )
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
+from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
 
 Sides = TypeVar("Sides", bound="SideOptions")
 
@@ -249,7 +250,7 @@ class ConnectionOptions(Options):
         """The prefix of the subjects of the JetStream API, without a dot at the end."""
         if self.domain is not None:
             return f"$JS.{self.domain}.API"
-        return self.api_prefix or "$JS.API"
+        return self.api_prefix or DEFAULT_PREFIX
 
     @property
     def requires_tls(self) -> bool:
@@ -357,6 +358,11 @@ def _path(
 def _login(servers: object) -> UserInfo | None:
     login: UserInfo | None = ServerLogin().parse("servers", revealed(servers))
     return login
+
+
+def may_rename_subjects(options: ConnectionOptions) -> bool:
+    """Whether another account, or a domain, may rename the subjects of messages."""
+    return options.api_prefix_resolved != DEFAULT_PREFIX
 
 
 def beside(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_jetstream.errors import DeliveryError, OptionError
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol import jsapi
+from spark_jetstream.options.connection import may_rename_subjects
 from spark_jetstream.protocol.fitness import StreamFault, Write, faults, forgets
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.sink.target import KeyBucket
@@ -28,9 +28,9 @@ _WHY_FORGETFUL = {
 
 def refuse_unwritable(state: StreamSummary, options: SinkOptions) -> None:
     """Raise `OptionError` if the stream takes no rows, or none at option `subject`."""
-    # Another account, or a domain, may rename the subjects of rows.
-    mapped = options.connection.api_prefix_resolved != jsapi.DEFAULT_PREFIX
-    subjects = () if options.subject is None or mapped else (options.subject,)
+    subjects: tuple[str, ...] = ()
+    if options.subject is not None and not may_rename_subjects(options.connection):
+        subjects = (options.subject,)
     for fault in faults(state, Write("rows", subjects)):
         if fault is StreamFault.UNCAPTURED:
             raise OptionError(

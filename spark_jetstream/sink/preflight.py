@@ -28,6 +28,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.options.connection import may_rename_subjects
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import COUNTERS, MESSAGE_TTL, shown_version
 from spark_jetstream.sink.fitness import refuse_unfit
@@ -184,9 +185,7 @@ class StartCheck:
         """
         capturing = partial(streams_of, subject=subject, hint=f" (option {option})")
         names = self.visible(partial(self.requests.call, capturing))
-        # Another account, or a domain, may rename the subject.
-        mapped = self._options.connection.api_prefix_resolved != jsapi.DEFAULT_PREFIX
-        if names == [] and not mapped:
+        if names == [] and not may_rename_subjects(self._options.connection):
             meant = nearest_subject(self.requests.connect, subject)
             raise OptionError(
                 f"option {option}: no stream captures {subject}, so nothing would be stored{meant}",

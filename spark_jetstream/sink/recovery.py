@@ -263,7 +263,7 @@ def _is_row(stored: RawMessage, row: RefusedRow) -> bool:
     if row.message_id is not None:
         return b"Nats-Msg-Id: " + row.message_id in headers
     # A counter refuses a row without an increment, which may have no payload either.
-    payload = stored.data if row.increment is None else _payload(stored)
+    payload = stored.data if row.command("incr") is None else _payload(stored)
     return payload == row.data and headers.issuperset(row.lines.split(b"\r\n"))
 
 

@@ -213,12 +213,6 @@ class RefusedRow:
         expected: int | None = self._value(self.rows.commands.expected)
         return expected
 
-    @property
-    def increment(self) -> bytes | None:
-        """The number that it adds to a counter."""
-        increment: bytes | None = self._value(self.rows.commands.incr)
-        return increment
-
     def expecting(self, sequence: int) -> Rows:
         """Return the row, which expects a sequence, as one that expects another."""
         row = self.rows.take(np.array([self.index]))

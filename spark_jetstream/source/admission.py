@@ -149,11 +149,11 @@ class _MovingCount:
 
 def _search_again(low: Point, cut: int, high: Point, window: tuple[int, int], probe: Probe) -> int:
     """Return a cut at or below `cut`, which the first search found while messages were published."""
-    moving = _MovingCount(high, probe)
     if cut <= low.sequence:
         # Nothing is below the first message, whatever a stream answers from which messages are
         # removed.
         return low.sequence
+    moving = _MovingCount(high, probe)
     counted = Point(cut, min(max(moving.below(cut), low.below), high.below))
     if counted.below <= window[1]:
         return cut

@@ -8,7 +8,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.admission import bytes_to_messages, limit_end
 from spark_jetstream.source.continuity import Evidence
 from spark_jetstream.source.offsets import Cuts, StreamPosition
-from spark_jetstream.source.ranges import Split
+from spark_jetstream.source.ranges import Split, ceiling
 from spark_jetstream.source.stream_plan import StreamPlan
 
 
@@ -75,7 +75,7 @@ class BatchBytes:
         self._state = state
         self.waiting = batch.backlog
         if state.messages:
-            self.waiting = -(-batch.backlog * state.bytes // state.messages)
+            self.waiting = ceiling(batch.backlog * state.bytes, state.messages)
 
     def messages(self, limit: int) -> int:
         """Return the number of messages in a number of bytes."""

@@ -36,7 +36,7 @@ from spark_jetstream.source.positions import (
     warn_of_own_traffic,
 )
 from spark_jetstream.source.probes import probe_of
-from spark_jetstream.source.ranges import Split, cut_at
+from spark_jetstream.source.ranges import Split, ceiling, cut_at
 from spark_jetstream.source.splits import Survey, split
 from spark_jetstream.streams.direct import sifts
 
@@ -332,7 +332,7 @@ class StreamPlan:
         """Cut the range of a survey into at least `tasks` tasks, of at most `most` messages each."""
         cut = split(survey, max_messages=most, tasks=tasks)
         number = sum(cut.cuts[1::2])
-        largest = -(-survey.count // number)
+        largest = ceiling(survey.count, number)
         if largest > self._options.max_messages_per_partition:
             log.warning(
                 "a batch of stream %s has so many messages that each of its %d tasks reads up to "

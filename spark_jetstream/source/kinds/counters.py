@@ -31,7 +31,7 @@ class CounterValues(MessageKind):
         """Return one task for each stream, or the ranges of all changes with history."""
         if not self.options.table:
             return driver.plan_ranges()
-        return stream_tables(self, driver, "change of a counter", "with history=true")
+        return stream_tables(self, driver, "change of a counter")
 
     def batch(self, messages: MessageRun, stream: str, columns: Sequence[str]) -> pa.RecordBatch:
         """Return changes of counters with the named columns of `schema.COUNTER_COLUMNS`."""

@@ -43,7 +43,7 @@ class BucketKeys(MessageKind):
             return driver.plan_ranges()
         state, subjects = find_bucket(driver.requests, self.bucket, self.options.keys)
         part = table_part(self, state, subjects)
-        refuse_direct(self, state, "revision of a key", "with history=true")
+        refuse_direct(self, state, "revision of a key")
         return [part]
 
     def batch(self, messages: MessageRun, stream: str, columns: Sequence[str]) -> pa.RecordBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -48,11 +48,6 @@ class BucketObjects(ReadKind):
             return plan_objects(
                 driver.connect, part, settings, driver.label, self.options, driver.columns
             )
-
-    def needs_payloads(self, columns: Collection[str]) -> bool:
-        """Whether payloads are needed: always, since the payload of a meta message is the row."""
-        del columns
-        return True
 
     def read(self, part: TaskInput, access: Access) -> Iterator[pa.RecordBatch]:
         """Yield the rows of objects. Raises what `ObjectRows` raises."""

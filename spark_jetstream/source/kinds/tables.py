@@ -19,12 +19,10 @@ from spark_jetstream.source.selection import Selection
 from spark_jetstream.streams.latest import TablePart
 
 
-def stream_tables(
-    kind: ReadKind, driver: Driver, message: str, instead: str
-) -> Sequence[TablePart]:
+def stream_tables(kind: ReadKind, driver: Driver, message: str) -> Sequence[TablePart]:
     """Return the tasks that read the tables of the streams that the options name or find.
 
-    ``message`` and ``instead`` as in `refuse_direct`. Raise what `table_part` and `refuse_direct`
+    ``message`` as in `refuse_direct`. Raise what `table_part` and `refuse_direct`
     raise, and `StreamNotFound`.
     """
     with kind.suggesting(driver.connect):
@@ -32,7 +30,7 @@ def stream_tables(
     parts = []
     for state in states:
         parts.append(table_part(kind, state, kind.options.subjects))
-        refuse_direct(kind, state, message, instead)
+        refuse_direct(kind, state, message)
     return parts
 
 
@@ -64,15 +62,16 @@ def table_part(kind: ReadKind, state: StreamSummary, subjects: tuple[str, ...]) 
     return TablePart(state.name, state.created, subjects, options.read_with == "direct")
 
 
-def refuse_direct(kind: ReadKind, state: StreamSummary, message: str, instead: str) -> None:
+def refuse_direct(kind: ReadKind, state: StreamSummary, message: str) -> None:
     """Raise `OptionError` if the current table is to be read with Direct Gets, and cannot be.
 
     ``message`` is the name that the kind gives to a message: only a stream with one for each
-    subject is read so. ``instead`` says how a query reads all of them.
+    subject is read so.
     """
     if kind.options.read_with == "direct" and state.max_msgs_per_subject != 1:
         raise OptionError(
             f"option readWith cannot be direct for the current table of {state.name}, which keeps "
-            f"more than one {message}: set readWith to consumer, or read all of them {instead}",
+            f"more than one {message}: set readWith to consumer, or read all of them "
+            "with history=true",
             option="readWith",
         )
