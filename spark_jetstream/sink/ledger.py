@@ -324,22 +324,30 @@ class Ledger:
         """
         return self._earlier.find(ids, subjects, stream)
 
+    def remembers(self, age: float) -> bool:
+        """Whether the streams surely remember, for a while yet, an id that is stored since `age`.
+
+        `age` is in seconds. They do until it is half a duplicate window. The other half is for rows
+        on their way to the stream.
+        """
+        return age < self._streams.duplicate_window / 2
+
     def recall(
-        self, age: float, after: Mapping[str, int], rows: Sequence[tuple[bytes, bytes, str | None]]
+        self, after: Mapping[str, int], rows: Sequence[tuple[bytes, bytes, str | None]]
     ) -> list[tuple[str, int] | None]:
         """Return the stream and sequence of each of these rows, None for a row that is not stored.
 
-        A row is its id, its subject and its stream as for `find`. The result is None for all as
-        long as the streams surely remember the ids: until `age`, the seconds since the rows were
-        first sent, is half a window. `after` holds the last sequence of each stream that was known
-        then; the rows can only be after it.
+        A row is its id, its subject and its stream as for `find`. `after` holds the last sequence
+        of each stream that was known when the rows came; this attempt can only have stored them
+        after it.
         """
-        if age < self._streams.duplicate_window / 2:
-            return [None] * len(rows)
         stored: dict[str, StoredIds] = {}
         for name, note in self._entry.streams.items():
             stored[name] = self._search.nothing()
-            self._search.read_since(name, note, after.get(name, 0) + 1, stored[name])
+            # A row that an earlier attempt had under way may be stored before the rows that
+            # this attempt knows of.
+            first = 1 if self.resumed else after.get(name, 0) + 1
+            self._search.read_since(name, note, first, stored[name])
         messages = self._messages_of(rows, stored)
         log.info(
             "ledger entry %s: %d of %d rows without an answer are stored",

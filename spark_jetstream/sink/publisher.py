@@ -82,6 +82,9 @@ _MANY = 1000  # answers in flight from which on they are read together
 _PACE = 0.008  # seconds between two such reads: some thousand answers at full speed
 # Seconds before each retry of a row; the last one before all later retries.
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+# How often streams are searched for the same rows before these are sent: one that forgets message
+# ids faster than that is known as well as it can be.
+_LOOKS = 5
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
@@ -149,6 +152,7 @@ class Publisher:
         *,
         any_stream: bool = False,
         shared: bool = False,
+        looked: float | None = None,
     ) -> InFlight:
         """Send rows as soon as the window has room for them.
 
@@ -157,7 +161,8 @@ class Publisher:
         `ids` are their message ids. The rows name `stream` as the only one that may store them, if
         it is given. The stream of the target must store them, or with `any_stream` any stream.
         `counted` counts them once they are stored. With `shared` they may have one reply subject,
-        which is faster, and their sequences are not kept.
+        which is faster, and their sequences are not kept. `looked` is when the ledger was asked
+        whether they are stored, if it was, on the monotonic clock.
 
         Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and
         `JetStreamError`.
@@ -174,7 +179,7 @@ class Publisher:
             stream,
             counted,
             any_stream=any_stream,
-            begun=time.monotonic(),
+            looked=time.monotonic() if looked is None else looked,
             after=after,
         )
         flight = self._window.prepare(portion, self.max_payload, shared=shared)
@@ -185,7 +190,7 @@ class Publisher:
             if not self._window.portions:
                 self._answered = time.monotonic()
             self._window.portions.append(flight)
-            self._send(flight)
+            self._send([flight])
             self._receive(wait=False)
         self._away = time.monotonic()
         return flight
@@ -271,13 +276,33 @@ class Publisher:
 
     # Sending
 
-    def _send(self, flight: InFlight, rows: list[int] | None = None) -> None:
-        # Another attempt that takes over waits until this one must have stopped sending,
-        # and then looks up the stored rows. It would not see a row that is sent later
+    def _send(self, flights: list[InFlight], rows: list[int] | None = None) -> None:
+        """Send rows without an answer, or these of them, unless they are stored already."""
+        for at, flight in enumerate(flights):
+            self._prepare(flights[at:])
+            if flight.unanswered:
+                for frames in flight.sending(time.monotonic(), rows):
+                    self._inbox.send(frames)
+
+    def _prepare(self, flights: list[InFlight]) -> None:
+        """Wait until no other attempt sends these rows, and leave out those that are stored."""
+        # Another attempt that takes over waits until this one must have stopped sending, and then
+        # looks up the stored rows. It would not see a row that is sent later
         # (test_tasks_of_a_run_that_has_lost_its_batch_store_nothing_more).
         self._recovery.check_owner()
-        for frames in flight.sending(time.monotonic(), rows):
-            self._inbox.send(frames)
+        for _ in range(_LOOKS):
+            doubtful = self._recovery.doubtful(flights)
+            if not doubtful:
+                return
+            for flight in doubtful:
+                self._window.separate(flight)
+            # A row that the ledger finds counts as an answer.
+            if self._recovery.settle_noted(doubtful):
+                self._answered = time.monotonic()
+            # In an outage either question takes longer than the answer to the other one holds, so
+            # both are asked until both answers are current
+            # (test_longer_than_the_stream_remembers_before_the_ledger_answers).
+            self._recovery.check_owner()
 
     def _send_again(self, flights: list[InFlight], rows: list[int] | None = None) -> None:
         """Send rows without an answer again, or these of them, unless they are stored already."""
@@ -285,13 +310,7 @@ class Publisher:
             # Answers at a shared subject do not say which rows they are for,
             # and an answer to the first try would count for the second one.
             self._window.separate(flight)
-        # The stream may have forgotten the message ids of these rows, and would store them twice.
-        # A row that the ledger finds counts as an answer.
-        if self._recovery.settle_noted(flights, time.monotonic()):
-            self._answered = time.monotonic()
-        for flight in flights:
-            if flight.unanswered:
-                self._send(flight, rows)
+        self._send(flights, rows)
 
     def _send_due(self) -> None:
         """Send rows again whose time has come, and those that got no answer within `ackTimeout`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -57,29 +58,41 @@ class Recovery:
 
     # Rows without an answer
 
-    def settle_noted(self, flights: Sequence[InFlight], now: float) -> bool:
-        """Settle the rows that the ledger finds in the streams; return whether there are any.
+    def doubtful(self, flights: Sequence[InFlight]) -> list[InFlight]:
+        """Return the portions with rows whose ids a stream may have stored and forgotten.
 
-        To be called before rows are sent again: a stream forgets message ids. `flights` is in the
-        order of the first sending, so what the streams had before the first one holds for all.
+        To be called before each sending. `settle_noted` ends the doubt.
         """
-        if self._ledger is None:
-            return False
+        ledger = self._ledger
+        if ledger is None:
+            return []
+        now = time.monotonic()
+        doubtful = []
+        for flight in flights:
+            # A row that no attempt has sent before is not stored.
+            was_sent = flight.sent > 0 or ledger.resumed
+            if was_sent and flight.unanswered and not ledger.remembers(now - flight.looked):
+                doubtful.append(flight)
+        return doubtful
+
+    def settle_noted(self, flights: Sequence[InFlight]) -> bool:
+        """Settle the rows that the ledger finds in the streams; return whether there are any."""
+        assert self._ledger is not None
+        looked = time.monotonic()
         waiting: list[tuple[InFlight, int]] = []
         rows: list[tuple[bytes, bytes, str | None]] = []
         for flight in flights:
             indices, named = _named_rows(flight)
             waiting += [(flight, index) for index in indices]
             rows += named
-        if not waiting:
-            return False
-        # The ledger looks at messages from the oldest portion on. `after` and the time hold
-        # for all.
-        oldest = flights[0].portion
-        places = self._ledger.recall(now - oldest.begun, oldest.after, rows)
+        # The portions are in the order of the first sending, so the ledger looks at messages
+        # from the first one on.
+        places = self._ledger.recall(flights[0].portion.after, rows)
         for (flight, index), place in zip(waiting, places, strict=True):
             if place is not None:
                 flight.settle_as_duplicate(index, *place)
+        for flight in flights:
+            flight.looked = looked
         return any(places)
 
     def settle_acknowledged(self, flight: InFlight) -> None:

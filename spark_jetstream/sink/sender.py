@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -64,6 +65,8 @@ class Sender:
         self.most = portion_rows(options.max_in_flight)
         self._dead_letter_subject = options.dead_letter_subject
         self._ledger = ledger
+        #: When the ledger was last asked for rows of the task, on the monotonic clock.
+        self._looked = 0.0
 
     # Rows
 
@@ -83,7 +86,9 @@ class Sender:
         if may_share and self.totals.claims is not None:
             # Of rows that share a reply subject nobody knows which ones a stream had stored before.
             may_share = not self.totals.claims.renaming
-        return self.publisher.publish(rows, ids, self.stream, self.totals.stored, shared=may_share)
+        return self.publisher.publish(
+            rows, ids, self.stream, self.totals.stored, shared=may_share, looked=self._looked
+        )
 
     def publish_copies(self, rows: Rows, ids: pa.BinaryArray | None) -> InFlight:
         """Publish rows once more that are stored, and counted, already."""
@@ -96,6 +101,7 @@ class Sender:
 
         The ledger notes the streams of the others first. Rows that have none are refused.
         """
+        self._looked = time.monotonic()
         return self._without_stored(rows, ids, self.stream, skipped)
 
     def _without_stored(

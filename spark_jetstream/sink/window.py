@@ -32,9 +32,10 @@ class Portion:
     """Rows that are published together, with arguments of `Publisher.publish`.
 
     The target's stream must store the rows, or with `any_stream` any stream: that is for dead
-    letters and second copies. `begun` is when the publisher got the rows, and `after` maps streams
-    to the last sequence that was known then: the rows can only be stored after it. Of rows in
-    groups (`Rows.ends`) an index is that of a group, which is sent and answered as one row.
+    letters and second copies. `looked` is when the ledger was last asked whether the rows are
+    stored, or when the publisher got them. `after` maps streams to the last sequence that was known
+    then: this attempt can only store the rows after it. Of rows in groups (`Rows.ends`) an index is
+    that of a group, which is sent and answered as one row.
     """
 
     rows: Rows
@@ -42,7 +43,7 @@ class Portion:
     stream: str | None
     counted: Totals
     any_stream: bool
-    begun: float
+    looked: float
     after: Mapping[str, int]
 
     @cached_property
@@ -149,6 +150,9 @@ class InFlight:
         self.replies: SharedReplies | None = None
         if place is not None:
             self.replies = SharedReplies(self.unanswered, place, portion.after)
+        #: When the ledger was last asked which of the rows are stored. A row that is stored since
+        #: has an id that the stream remembers at least until a duplicate window after this time.
+        self.looked = portion.looked
         self.sent = 0.0  # when rows were last sent; 0.0 before the first time
         self.timeouts = 0  # how often no answer came within `ackTimeout`
         self.again: BoolArray = np.zeros(count, np.bool_)  # rows that were sent more than once

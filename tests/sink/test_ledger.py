@@ -24,7 +24,7 @@ from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import preflight, publisher
 from spark_jetstream.sink.kinds.messages import MessageSink
-from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM
+from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM, Ledger
 from spark_jetstream.sink.ledger_bucket import bucket_config
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.stream_warnings import check_interval
@@ -420,6 +420,30 @@ class TestTakingOver:
         report = sink.write(second())
         assert (report.stored, report.duplicates) == (19, 10)
         assert numbers(s.url, "S") == list(range(19))
+
+    def test_finds_what_comes_while_the_ledger_does_not_answer(
+        self, admin: Publisher, s: Stream, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A row of the first attempt is stored, and its id forgotten, after the second has looked
+        and before it may send.
+        """
+        die(sink, s, rows("s.a", 0, 10))
+        late = seen_in(admin, "S")[9]
+        s.remove(10)
+        forget(admin, s.name, s.subject)
+        coming = [sent_again(late)]
+        check = Ledger.check
+
+        def slow(ledger: Ledger) -> None:
+            while coming:
+                admin.publish([coming.pop()])
+                forget(admin, s.name, s.subject)
+            check(ledger)
+
+        monkeypatch.setattr(Ledger, "check", slow)
+        report = sink.write([rows("s.a", 0, 10)])
+        assert (report.stored, report.duplicates) == (10, 10)
+        assert numbers(s.url, "S") == list(range(10))
 
     def test_finds_what_the_other_had_under_way_when_its_own_rows_are_long_in_coming(
         self, admin: Publisher, s: Stream, sink: Sink, monkeypatch: pytest.MonkeyPatch
@@ -935,6 +959,41 @@ class TestOutage:
         assert (report.rows, report.stored) == (1500, 1500)
         assert report.duplicates >= 500
         assert sorted(numbers(server.url, "S")) == list(range(1500))
+
+    def test_longer_than_the_stream_remembers_before_the_ledger_answers(
+        self,
+        server: NatsServer,
+        admin: Publisher,
+        make: MakeStream,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The connection is back at once, and the question who owns the task takes its time."""
+        s = make(duplicate_window=2 * SECOND)
+        cut = threading.Event()
+        check = Ledger.check
+
+        def slow(ledger: Ledger) -> None:
+            if cut.is_set():
+                cut.clear()
+                forget(admin, s.name, s.subject)
+            check(ledger)
+
+        monkeypatch.setattr(Ledger, "check", slow)
+        with WireProxy(server.url) as proxy:
+            sink = Sink.exactly(proxy.url, ackTimeout="30s", stream="S")
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                proxy.drop(lambda frame: b"" if b'{"stream":"S"' in frame else frame)
+                yield rows("s.a", 0, 500)
+                s.wait_for(500)
+                cut.set()
+                proxy.cut()
+                proxy.drop(None)
+
+            report = sink.write(batches(), names=("data", "subject"))
+        assert not cut.is_set()
+        assert (report.rows, report.stored, report.duplicates) == (500, 500, 500)
+        assert numbers(server.url, "S") == list(range(500))
 
     def test_a_stream_that_is_made_while_nobody_listens(
         self, server: NatsServer, make: MakeStream, s: Stream, monkeypatch: pytest.MonkeyPatch
