@@ -120,9 +120,10 @@ class Grouped(Free):
         if group.has_none and not group.has_twins:
             # The stream has forgotten all ids since it refused the group.
             # It is sent as after the duplicate window
-            # (test_message_ids_that_the_stream_forgets_while_they_are_looked_for).
+            # (test_message_ids_that_the_stream_forgets_while_they_are_looked_for), unless the
+            # ledger finds it.
             again = group.to_send()
-            sender.publish(again, again.msg_id)
+            sender.publish(again, again.msg_id, repeated=True)
         elif self._is_stored(group):
             for sequence in group.all_sequences():
                 sender.totals.stored.note_duplicate(sender.stream or "", sequence)

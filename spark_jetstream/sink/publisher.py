@@ -153,6 +153,7 @@ class Publisher:
         any_stream: bool = False,
         shared: bool = False,
         looked: float | None = None,
+        repeated: bool = False,
     ) -> InFlight:
         """Send rows as soon as the window has room for them.
 
@@ -162,7 +163,8 @@ class Publisher:
         it is given. The stream of the target must store them, or with `any_stream` any stream.
         `counted` counts them once they are stored. With `shared` they may have one reply subject,
         which is faster, and their sequences are not kept. `looked` is when the ledger was asked
-        whether they are stored, if it was, on the monotonic clock.
+        whether they are stored, if it was, on the monotonic clock. `repeated`: they were published
+        before, and the stream has forgotten their message ids.
 
         Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and
         `JetStreamError`.
@@ -173,14 +175,21 @@ class Publisher:
         # New messages of these rows come after the last message of each stream that is known
         # so far. A late answer to earlier rows names a message up to there.
         after = {name: last for name, (_, last) in self.totals.streams.items()}
+        if looked is None:
+            looked = time.monotonic()
+        if repeated:
+            # They may be stored as any message since the task began.
+            after = {}
+            looked = -math.inf
         portion = Portion(
             rows,
             ids,
             stream,
             counted,
             any_stream=any_stream,
-            looked=time.monotonic() if looked is None else looked,
+            looked=looked,
             after=after,
+            repeated=repeated,
         )
         flight = self._window.prepare(portion, self.max_payload, shared=shared)
         while not self._window.has_room(flight):

@@ -70,7 +70,7 @@ class Recovery:
         doubtful = []
         for flight in flights:
             # A row that no attempt has sent before is not stored.
-            was_sent = flight.sent > 0 or ledger.resumed
+            was_sent = flight.sent > 0 or flight.portion.repeated or ledger.resumed
             if was_sent and flight.unanswered and not ledger.remembers(now - flight.looked):
                 doubtful.append(flight)
         return doubtful

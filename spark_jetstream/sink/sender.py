@@ -77,9 +77,16 @@ class Sender:
         return self.message_ids.ids(rows)
 
     def publish(
-        self, rows: Rows, ids: pa.BinaryArray | None, *, may_share: bool = False
+        self,
+        rows: Rows,
+        ids: pa.BinaryArray | None,
+        *,
+        may_share: bool = False,
+        repeated: bool = False,
     ) -> InFlight:
         """Publish rows of the task. With `may_share` their sequences need not be known.
+
+        `repeated`: they were published before, and the stream has forgotten their message ids.
 
         Raises what `Publisher.publish` raises.
         """
@@ -87,7 +94,13 @@ class Sender:
             # Of rows that share a reply subject nobody knows which ones a stream had stored before.
             may_share = not self.totals.claims.renaming
         return self.publisher.publish(
-            rows, ids, self.stream, self.totals.stored, shared=may_share, looked=self._looked
+            rows,
+            ids,
+            self.stream,
+            self.totals.stored,
+            shared=may_share,
+            looked=self._looked,
+            repeated=repeated,
         )
 
     def publish_copies(self, rows: Rows, ids: pa.BinaryArray | None) -> InFlight:

@@ -35,7 +35,8 @@ class Portion:
     letters and second copies. `looked` is when the ledger was last asked whether the rows are
     stored, or when the publisher got them. `after` maps streams to the last sequence that was known
     then: this attempt can only store the rows after it. Of rows in groups (`Rows.ends`) an index is
-    that of a group, which is sent and answered as one row.
+    that of a group, which is sent and answered as one row. `repeated`: this attempt has sent the
+    rows before, in another portion.
     """
 
     rows: Rows
@@ -45,6 +46,7 @@ class Portion:
     any_stream: bool
     looked: float
     after: Mapping[str, int]
+    repeated: bool = False
 
     @cached_property
     def sizes(self) -> IntArray:

@@ -496,6 +496,31 @@ def test_message_ids_that_the_stream_forgets_while_they_are_looked_for(
     assert batches_of(seen(s)) == {("g", 2): 2}
 
 
+def test_exactly_once_stores_no_group_again_that_the_stream_forgets_meanwhile(
+    server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream refuses the second try for its ids, and has forgotten them when it is asked."""
+    s = made(server, admin, duplicate_window=2 * SECOND)
+    settle = Grouped._settle_known
+
+    def late(self: Grouped) -> None:
+        if self._known:
+            forget(admin, "S", "s")
+        settle(self)
+
+    monkeypatch.setattr(Grouped, "_settle_known", late)
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as pool:
+        through = sink(proxy.url, "exactly-once", ackTimeout="60s")
+        proxy.drop(lambda frame: b"" if b'"batch":' in frame else frame)
+        writing = pool.submit(through.write, [scattered(4, 3)])
+        s.wait_for(12)
+        proxy.cut()
+        proxy.drop(None)
+        report = writing.result(60)
+    assert (report.stored, report.duplicates) == (12, 12)
+    assert batches_of(seen(s)) == {(f"g{number}", 3): 1 for number in range(4)}
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["ids of the sink", "ids of the user"])
 def test_a_group_is_stored_of_whose_ids_the_stream_forgets_some_while_they_are_looked_for(
     server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch, own: bool
