@@ -1,4 +1,4 @@
-"""How far consumers lag behind their streams, and mirrors and streams with sources behind theirs."""
+"""Lag of consumers, mirrors and sources, as numbers; the command lag compares them with limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meaning of an error that a connection ends with: a refusal, of a kind, or an outage."""
+"""Refusals: the meaning of an error of the server, be it a login, a denied subject or an outage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow arrays made of vectors and bytes, and read as vectors.
+"""Arrow arrays made of vectors, bytes and times (in microseconds), and read as vectors.
 
 No function here calls `pa.array`, `pa.scalar` or `to_numpy`: these import pandas, for which a task
 has no time. Pure.

@@ -1,4 +1,6 @@
-"""The JetStream API as data: its endpoints, request bodies, replies and statuses. Pure.
+"""The JetStream API as data: endpoints, bodies, replies, and the meaning of each status of a pull.
+
+Pure.
 
 Durations are int64 nanoseconds and times RFC 3339 text. Servers since 2.12 refuse unknown fields,
 so a body has only fields that the oldest supported server knows.

@@ -1,6 +1,6 @@
-"""Faults: why rows can never be stored, by their indices. The first reason of a row counts.
+"""Faults: the reasons why rows can never be stored, to which the publisher adds number and subject.
 
-Pure.
+Of a row the first reason counts. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Publishes rows over one connection and reads acknowledgements, with a window of rows in flight.
+"""Publisher of rows: sends them, reads acknowledgements, and words the error of a row that fails.
 
-One thread sends and reads. `Window` knows which rows lack an answer, `SharedReplies` when answers
-that name no row prove that all are stored, and `Recovery` asks the server about rows without a good
-answer. docs/architecture.md has the reasons ("How rows are stored"), and docs/delivery.md what they
-mean for the rows.
+It has one connection and a window of rows in flight, and one thread sends and reads. `Window`
+knows which rows lack an answer, `SharedReplies` when answers that name no row prove that all are
+stored, and `Recovery` asks the server about rows without a good answer. docs/architecture.md has
+the reasons ("How rows are stored"), and docs/delivery.md what they mean for the rows.
 
 A portion is sent when the window has room for it. Its rows share one reply subject, or each has its
 own:

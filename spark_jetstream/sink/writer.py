@@ -1,4 +1,7 @@
-"""The writers of the data source (pyspark.sql.datasource), for batch writes and for queries."""
+"""Writers that Spark calls: which write and batch rows belong to, and how long that is remembered.
+
+They are the writers of pyspark.sql.datasource, for batch writes and for queries.
+"""
 
 from __future__ import annotations
 
