@@ -276,11 +276,12 @@ class Ledger:
         within `retryTimeout`. Entries that expire are written again when half of their time is
         over.
         """
-        self._wait_for_current_answers()
         expires = self._task.expires
         if expires is not None and self._clock() - self._written > expires / 2:
             self.batch.renew()
             self._write_or_fail()
+        # Last: the answers must be current when the caller sends.
+        self._wait_for_current_answers()
 
     def _wait_for_current_answers(self) -> None:
         """Read both entries until the answers are current, unless that was half a lease ago."""

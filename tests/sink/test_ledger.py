@@ -179,6 +179,37 @@ class TestEntry:
             assert revisions == (first, first, first + 2, first + 2, first + 4)
         assert numbers(s.url, "S") == list(range(50))
 
+    def test_is_taken_over_right_after_it_was_renewed(
+        self, s: Stream, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The attempt that has renewed it stores nothing more."""
+        passed, late = 0.0, list[TaskReport]()
+        task = WriteTask("w-load", 0, 0, FORGOTTEN)
+        change_times(monkeypatch, clock=lambda: time.monotonic() + passed)
+        renew = Ledger._write_or_fail
+
+        def slow(ledger: Ledger) -> None:
+            renew(ledger)
+            if passed and not late:
+                late.append(TaskReport(0))
+                late.append(sink.write([rows("s.a", 0, 10)], task=task))
+
+        monkeypatch.setattr(Ledger, "_write_or_fail", slow)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            nonlocal passed
+            yield rows("s.a", 0, 10)
+            s.wait_for(10)
+            passed = 0.6 * FORGOTTEN
+            yield rows("s.a", 10, 10)
+
+        with pytest.raises(
+            DeliveryError, match=r"another attempt of partition 0 .* has taken over"
+        ):
+            sink.write(batches(), task=task, names=("data", "subject"))
+        assert late[1].duplicates == 10
+        assert numbers(s.url, "S") == list(range(10))
+
     @pytest.mark.parametrize(
         ("content", "said"),
         [
