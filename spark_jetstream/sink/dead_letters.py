@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spark_jetstream.protocol.arrow import binaries, repeated
 from spark_jetstream.protocol.conventions import DEAD_LETTER
+from spark_jetstream.protocol.jsapi import LONGEST_NAME
 from spark_jetstream.sink.commands import COMMAND_COLUMNS, SERVER_HEADERS
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.rows import RefusedRow, Rows
@@ -24,6 +25,9 @@ _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
 # Bytes of a dead letter: a stream with file storage keeps 32 MiB with the subject and what it adds
 # (nats-server: server/filestore.go, rlBadThresh).
 _LARGEST = 32 * 1024 * 1024 - 4096
+# The driver may store a copy of a dead letter (`sink.batch_commit`), which has a number in its id
+# and names the stream.
+_MORE_IN_COPY = len(b".1000000000" + b"Nats-Expected-Stream: " + b"\r\n") + LONGEST_NAME
 _AROUND = len(b"NATS/1.0\r\n") + len(b"\r\n")
 #: Headers for the server, which columns asked for, and those of an earlier dead letter.
 _LEFT_OUT = re.compile(SERVER_HEADERS.pattern + b"|" + DEAD_LETTER + b".*")
@@ -72,9 +76,10 @@ def _letter(row: RefusedRow, message_id: bytes | None, most: int) -> tuple[bytes
     ]
     payload = row.data
     cut = DEAD_LETTER + b"Size: %d" % len(payload)
-    # The encoder adds the line of the id.
-    named = [] if message_id is None else [b"Nats-Msg-Id: " + message_id]
-    head = _AROUND + _size([*own, cut, *named])
+    head = _AROUND + _size([*own, cut])
+    if message_id is not None:
+        # The encoder adds the line of the id.
+        head += _size([b"Nats-Msg-Id: " + message_id]) + _MORE_IN_COPY
     # The reason must get through, so the row's own headers go first if not all of them fit.
     if head + _size(kept) > min(_MAX_HEADERS, most):
         kept = []

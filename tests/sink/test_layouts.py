@@ -344,6 +344,17 @@ class TestExactlyOnce:
         assert sorted(reasons.values()) == [1, 2, 4]
         assert payloads(s) == ""
 
+    def test_equal_dead_letters_that_are_cut_are_all_stored(self, make: MakeStream) -> None:
+        """The driver's copy has a longer id, and names its stream."""
+        s, dead = make(), make("DEAD", duplicate_window=120 * SECOND)
+        sink = Sink.exactly(s.url, deadLetterSubject="dead.row")
+        large = {"data": b"x" * 1_050_000, "subject": "s.a"}
+        assert Job(sink, "1", [[large], [large], [large]]).finish() == 2
+        letters = seen(dead)
+        assert {each.headers["Dead-Letter-Size"][0] for each in letters} == {"1050000"}
+        assert len(letters) == 3
+        assert Job(sink, "2", [[large, large, large]]).finish() == 0
+
     def test_dead_letters_of_a_group_are_found_after_the_window(
         self, make: MakeStream, admin: Publisher
     ) -> None:
