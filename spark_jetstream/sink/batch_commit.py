@@ -37,6 +37,7 @@ from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.stored_ids import StoredIds
 from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 from spark_jetstream.streams.pull import PullSettings, read_range
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class BatchCommit:
     columns: Sequence[str]
     repeatable: bool
     ledger_times: LedgerTimes
+    timing: WriteTiming = WRITE_TIMING
 
     def finish(self, reports: Sequence[TaskReport]) -> int:
         """Store the missing copies of equal rows, and note in the ledger that the batch is done.
@@ -219,7 +221,8 @@ class BatchCommit:
         totals = Totals()
         target = Target(None, self.options.connection.domain)
         where = f"the equal rows of batch {self.task.batch}"
-        with Publisher(self.connect, self.options, target, where, ledger) as publisher:
+        sending = Publisher(self.connect, self.options, target, where, ledger, timing=self.timing)
+        with sending as publisher:
             for sequences, originals in self._originals(stream, created, sorted(ids)):
                 named = originals
                 if renamed:

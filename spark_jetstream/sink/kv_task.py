@@ -35,6 +35,7 @@ from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.sender import Sender, taken
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import TaskWriter
+from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 from spark_jetstream.sink.window import InFlight
 from spark_jetstream.streams.lookup import RawMessage, last_message
 
@@ -48,6 +49,8 @@ def write_bucket(
     columns: BucketColumns,
     bucket: KeyBucket,
     task: WriteTask,
+    *,
+    timing: WriteTiming = WRITE_TIMING,
 ) -> TaskReport:
     """Store all rows of a task in a bucket, and return what is stored.
 
@@ -56,7 +59,7 @@ def write_bucket(
     begun = time.monotonic()
     # A key's last row wins, so the order of rows counts, which a partition keeps.
     scheme = None if options.delivery == "at-least-once" else Scheme()
-    sender = Sender(connect, options, bucket, task, scheme)
+    sender = Sender(connect, options, bucket, task, scheme, timing=timing)
     requests = Requests(connect, options.connection.retry_timeout)
     order = ByKey(sender, bucket, requests, options.max_retries)
     read = functools.partial(

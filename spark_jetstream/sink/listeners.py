@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Mapping, Set
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import stream_info
 from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.timing import WriteTiming
 from spark_jetstream.sink.window import InFlight
 from spark_jetstream.streams.lookup import streams_of, why_silent
 
 log = logging.getLogger(__name__)
 
-# Rows are tried again after pauses of up to a second, so each retry may ask once.
-_VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
 _NEVER = float("-inf")
 _UNKNOWN = (math.inf, _NEVER)  # times from when until when: no time is between them
 
@@ -25,9 +23,11 @@ _UNKNOWN = (math.inf, _NEVER)  # times from when until when: no time is between 
 class Listeners:
     """Asks which streams capture the subjects of one task, and remembers what the server said."""
 
-    def __init__(self, connection: Connection, target: Target) -> None:
+    def __init__(self, connection: Connection, target: Target, timing: WriteTiming) -> None:
         self._connection = connection
         self._target = target
+        self._clock = timing.clock
+        self._valid = timing.subject_known
         #: Streams that have answered, each with its domain, "" for none.
         self._streams: set[tuple[str, str]] = set()
         #: From when until when these had leaders, as far as known; nothing is known at first.
@@ -89,13 +89,13 @@ class Listeners:
         # A doubt about the time when a row was sent says nothing about the leaders of now.
         if since != math.inf:
             asked = max(asked, self._unproven.get(key, _NEVER))
-        return time.monotonic() - asked < _VALID
+        return self._clock() - asked < self._valid
 
     def _ask(self, subject: str, since: float) -> None:
         """Ask the server whether a stream captures a subject; `since` as in `nobody_listens`."""
         target = self._target.at(subject)
         prefix = target.api_prefix
-        began = time.monotonic()
+        began = self._clock()
         try:
             # The server does not name a stream that a mapping brings rows to: so the streams of the
             # task must have had leaders when the row was sent.
@@ -107,17 +107,17 @@ class Listeners:
             # An election, most likely: the API, or a stream, has no leader either.
             log.info("%s", error)
             # No answer proves nothing (test_an_api_that_does_not_answer_proves_nothing).
-            self._failed[prefix] = time.monotonic()
+            self._failed[prefix] = self._clock()
             if isinstance(error, PermissionDenied):
                 self._forbidden.add(prefix)
             else:
                 self._forbidden.discard(prefix)
             return
         # Rows may have any number of subjects, so old answers are dropped here.
-        self._captured = _later_than(began - _VALID, self._captured)
-        self._unproven = _later_than(began - _VALID, self._unproven)
+        self._captured = _later_than(began - self._valid, self._captured)
+        self._unproven = _later_than(began - self._valid, self._unproven)
         answers = self._captured if captured else self._unproven
-        answers[prefix, subject] = time.monotonic()
+        answers[prefix, subject] = self._clock()
 
     def _had_leaders(self, at: float, prefix: str | None) -> bool:
         """Whether the streams that have answered, and the target's, had leaders at this time.
@@ -136,13 +136,13 @@ class Listeners:
             self._led = _UNKNOWN  # unless all of them answer
             for name in names:
                 try:
-                    stream_info(self._connection, name, prefix=prefix, timeout=_VALID)
+                    stream_info(self._connection, name, prefix=prefix, timeout=self._valid)
                 except JetStreamError as error:
                     # The stream may be in an election. Other errors last:
                     # the account may not see it, or it is gone.
                     if error.retriable:
                         raise
-            now = time.monotonic()
+            now = self._clock()
             first = min(first, now)
             self._led = (first, now)
         # A row that was sent before the streams answered again is sent once more

@@ -8,7 +8,6 @@ what delivery exactly-once and the columns schedule and atomic_group need.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -32,6 +31,7 @@ from spark_jetstream.options.connection import may_rename_subjects
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import COUNTERS, MESSAGE_TTL, shown_version
 from spark_jetstream.sink.fitness import refuse_unfit
+from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 from spark_jetstream.streams.lookup import nearest_stream, nearest_subject, streams_of
 
 log = logging.getLogger(__name__)
@@ -41,12 +41,9 @@ T = TypeVar("T")
 NEWER_COLUMNS = {"incr": COUNTERS, "ttl": MESSAGE_TTL}
 """The features of the server that columns need."""
 
-_VALID = 60.0
-"""Seconds for which a check holds in a process: Spark builds a writer twice in each micro-batch."""
-
 
 class _Checked(NamedTuple):
-    """When a check ended, on the monotonic clock, and its result."""
+    """When a check ended, on the clock of `WriteTiming`, and its result."""
 
     time: float
     result: Any
@@ -63,13 +60,14 @@ def check_start(
     *,
     patient: bool = False,
     in_elections: bool = False,
+    timing: WriteTiming = WRITE_TIMING,
 ) -> T:
     """Check the server, and the dataset by `check`. Return what `check` has returned.
 
-    `needs` has the columns that need a setting of the stream or a feature of the server. For a
-    minute the result holds for other writes with these options and columns. With `patient` a
-    micro-batch waits long for the answers; without `in_elections` the checks leave out what no
-    server can show during one.
+    `needs` has the columns that need a setting of the stream or a feature of the server. For
+    `timing.check_holds` the result holds for other writes with these options and columns. With
+    `patient` a micro-batch waits long for the answers; without `in_elections` the checks leave out
+    what no server can show during one.
 
     Raises `SchemaError` for a column that the server is too old for, `StreamNotFound`, and what
     `connect` and `check` raise.
@@ -77,7 +75,7 @@ def check_start(
     # Each write of a query with foreachBatch has a writeId of its own.
     key = options.model_copy(update={"write_id": None}), needs
     last = _checked.get(key)
-    if last is not None and time.monotonic() - last.time < _VALID:
+    if last is not None and timing.clock() - last.time < timing.check_holds:
         result: T = last.result
         return result
     first = last is None
@@ -98,7 +96,7 @@ def check_start(
         in_elections=in_elections,
     )
     result = check(questions)
-    _checked[key] = _Checked(time.monotonic(), result)
+    _checked[key] = _Checked(timing.clock(), result)
     return result
 
 

@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -74,25 +73,23 @@ from spark_jetstream.sink.recovery import Recovery
 from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 from spark_jetstream.sink.window import InFlight, Portion, Window
 
 log = logging.getLogger(__name__)
 
 _MANY = 1000  # answers in flight from which on they are read together
 _PACE = 0.008  # seconds between two such reads: some thousand answers at full speed
-# Seconds before each retry of a row; the last one before all later retries.
-_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 # How often streams are searched for the same rows before these are sent: one that forgets message
 # ids faster than that is known as well as it can be.
 _LOOKS = 5
-_LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
 class Publisher:
     """Publishes portions of rows; use it as a context manager.
 
     `where` names the task in error messages. `ledger` is the entry of the task, with delivery
-    exactly-once. `totals` counts the rows of the task that are stored.
+    exactly-once. `totals` counts the rows of the task that are stored. `timing` has its clock, too.
     """
 
     def __init__(
@@ -104,6 +101,7 @@ class Publisher:
         ledger: Ledger | None = None,
         *,
         totals: Totals | None = None,
+        timing: WriteTiming = WRITE_TIMING,
     ) -> None:
         #: The rows of the task that are stored.
         self.totals = Totals() if totals is None else totals
@@ -112,6 +110,8 @@ class Publisher:
         self._options = options
         self._target = target
         self._where = where
+        self._timing = timing
+        self._clock = timing.clock
         self._connection = connect(options.connection.retry_timeout)
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
@@ -123,10 +123,10 @@ class Publisher:
             may_share=options.max_retries > 0,
             names_stream=self._connection.can(EXPECTED_STREAM_PASSES_MIRRORS),
         )
-        self._listeners = Listeners(self._connection, target)
-        self._recovery = Recovery(self._connection, target, self._listeners, ledger)
+        self._listeners = Listeners(self._connection, target, timing)
+        self._recovery = Recovery(self._connection, target, self._listeners, ledger, timing.clock)
         #: When the last answer came, or the first row of all in flight was sent.
-        self._answered = time.monotonic()
+        self._answered = self._clock()
         #: When the last call of the task ended: the time from then on is no outage.
         self._away = self._answered
 
@@ -163,20 +163,20 @@ class Publisher:
         it is given. The stream of the target must store them, or with `any_stream` any stream.
         `counted` counts them once they are stored. With `shared` they may have one reply subject,
         which is faster, and their sequences are not kept. `looked` is when the ledger was asked
-        whether they are stored, if it was, on the monotonic clock. `repeated`: they were published
-        before, and the stream has forgotten their message ids.
+        whether they are stored, if it was, on the clock of `timing`. `repeated`: they were
+        published before, and the stream has forgotten their message ids.
 
         Raises `RowRefused`, `OutageError`, `DeliveryError` if another attempt owns the task, and
         `JetStreamError`.
         """
         # Spark may take longer for the next batch than an outage may last.
         # This time is no outage (test_that_is_over_before_the_next_rows_come_is_no_outage).
-        self._answered += time.monotonic() - self._away
+        self._answered += self._clock() - self._away
         # New messages of these rows come after the last message of each stream that is known
         # so far. A late answer to earlier rows names a message up to there.
         after = {name: last for name, (_, last) in self.totals.streams.items()}
         if looked is None:
-            looked = time.monotonic()
+            looked = self._clock()
         if repeated:
             # They may be stored as any message since the task began.
             after = {}
@@ -197,11 +197,11 @@ class Publisher:
         if flight.unanswered:
             # With nothing in flight no answer was due, so an outage can only begin now.
             if not self._window.portions:
-                self._answered = time.monotonic()
+                self._answered = self._clock()
             self._window.portions.append(flight)
             self._send([flight])
             self._receive(wait=False)
-        self._away = time.monotonic()
+        self._away = self._clock()
         return flight
 
     def refuse(self, rows: Iterable[RefusedRow]) -> None:
@@ -221,10 +221,10 @@ class Publisher:
 
         All rows are stored when none is. Raises what `publish` raises.
         """
-        self._answered += time.monotonic() - self._away
+        self._answered += self._clock() - self._away
         while self._window.portions and not self._window.refused:
             self._receive(wait=True)
-        self._away = time.monotonic()
+        self._away = self._clock()
         return bool(self._window.refused)
 
     def flush(self) -> list[RefusedRow]:
@@ -261,7 +261,7 @@ class Publisher:
 
         Nothing may be sent after it.
         """
-        deadline = Deadline(_LAST_ANSWERS)
+        deadline = Deadline(self._timing.last_answers)
         while self._window.unanswered > 0 and not deadline.expired:
             try:
                 event = self._inbox.get(max(0.01, deadline.left))
@@ -290,7 +290,7 @@ class Publisher:
         for at, flight in enumerate(flights):
             self._prepare(flights[at:])
             if flight.unanswered:
-                for frames in flight.sending(time.monotonic(), rows):
+                for frames in flight.sending(self._clock(), rows):
                     self._inbox.send(frames)
 
     def _prepare(self, flights: list[InFlight]) -> None:
@@ -307,7 +307,7 @@ class Publisher:
                 self._window.separate(flight)
             # A row that the ledger finds counts as an answer.
             if self._recovery.settle_noted(doubtful):
-                self._answered = time.monotonic()
+                self._answered = self._clock()
             # In an outage either question takes longer than the answer to the other one holds, so
             # both are asked until both answers are current
             # (test_longer_than_the_stream_remembers_before_the_ledger_answers).
@@ -323,7 +323,7 @@ class Publisher:
 
     def _send_due(self) -> None:
         """Send rows again whose time has come, and those that got no answer within `ackTimeout`."""
-        now = time.monotonic()
+        now = self._clock()
         for flight in list(self._window.portions):
             due = [index for index, at in flight.due.items() if at <= now]
             if due:
@@ -357,7 +357,7 @@ class Publisher:
             # subject. No try is left, so it counts which streams have leaders now.
             if self._refuse_uncaptured(flight, index, since=math.inf):
                 continue
-            silence = self._listeners.why_silent(flight, index, time.monotonic())
+            silence = self._listeners.why_silent(flight, index, self._clock())
             why = (
                 f"no acknowledgement within {self._options.ack_timeout:g} s (option ackTimeout), "
                 f"also after {self._options.max_retries} retries (option maxRetries): {silence}"
@@ -369,7 +369,7 @@ class Publisher:
         log.info("%s; rows without an answer are sent again", cut)
         patience = self._options.connection.retry_timeout
         while True:
-            seconds = self._answered + patience - time.monotonic()
+            seconds = self._answered + patience - self._clock()
             if seconds <= 0:
                 # Also when each reconnect succeeds: the server may cut the connection because of
                 # what is sent.
@@ -399,9 +399,7 @@ class Publisher:
             self._inbox.pace = _PACE
         else:
             self._inbox.pace = 0.0
-        patience = (
-            self._window.patience(time.monotonic(), self._options.ack_timeout) if wait else 0.0
-        )
+        patience = self._window.patience(self._clock(), self._options.ack_timeout) if wait else 0.0
         try:
             event = self._inbox.get(patience)
             while isinstance(event, Frames):
@@ -422,7 +420,7 @@ class Publisher:
         # at one subject without a stream (test_is_asked_once_for_many_rows_and_again_later).
         self._listeners.note_answers({(stored.stream, stored.domain) for stored in answers.stored})
         for stored in answers.stored:
-            self._answered = time.monotonic()
+            self._answered = self._clock()
             misplaced = self._window.take(stored, self._target)
             if misplaced is not None:
                 raise self.failure(misplaced)
@@ -447,7 +445,7 @@ class Publisher:
             return
         # An election, a full queue or a full stream may pass.
         if meaning is Outcome.RETRY and flight.tries[index] < self._options.max_retries:
-            flight.postpone(index, time.monotonic() + _pause(flight, index))
+            flight.postpone(index, self._clock() + self._pause(flight, index))
             return
         row = flight.portion.members(index)[-1]
         reason = self._target.at(row.subject).reason(refusal, row.expected)
@@ -469,7 +467,7 @@ class Publisher:
         if too_large is not None:
             self._window.refused += flight.refuse(index, too_large, refusal.err_code)
             return
-        now = time.monotonic()
+        now = self._clock()
         # The time counts from the last answer to any row: a stream whose queue is full still stores
         # others (test_of_a_full_queue_are_no_failure_while_rows_are_stored).
         too_long = now - self._answered > self._options.connection.retry_timeout
@@ -494,7 +492,12 @@ class Publisher:
             if not refusal.err_code:
                 silence = f": {self._listeners.why_silent(flight, index, now)}"
             raise self._unavailable(flight, index, reason, silence)
-        flight.postpone(index, time.monotonic() + _pause(flight, index))
+        flight.postpone(index, self._clock() + self._pause(flight, index))
+
+    def _pause(self, flight: InFlight, index: int) -> float:
+        """Return the seconds before the next retry of a row."""
+        pauses = self._timing.pauses
+        return pauses[min(int(flight.tries[index]), len(pauses) - 1)]
 
     def _unavailable(self, flight: InFlight, index: int, reason: str, silence: str) -> OutageError:
         """Return the error for a row that the server has put off for too long."""
@@ -547,7 +550,3 @@ class Publisher:
             # stores the row.
             subjects.add(self._target.at(row.subject).stored_at(row.subject).lower())
         return subjects
-
-
-def _pause(flight: InFlight, index: int) -> float:
-    return _PAUSES[min(int(flight.tries[index]), len(_PAUSES) - 1)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -33,7 +32,7 @@ class Recovery:
 
     `ledger` is the entry of the task, with delivery exactly-once.
 
-    `listeners` know which streams capture subjects.
+    `listeners` know which streams capture subjects. `clock` is that of `WriteTiming`.
     """
 
     def __init__(
@@ -42,11 +41,13 @@ class Recovery:
         target: Target,
         listeners: Listeners,
         ledger: Ledger | None,
+        clock: Callable[[], float],
     ) -> None:
         self._connection = connection
         self._target = target
         self._listeners = listeners
         self._ledger = ledger
+        self._clock = clock
 
     def check_owner(self) -> None:
         """Raise `DeliveryError` if another attempt has taken over.
@@ -66,7 +67,7 @@ class Recovery:
         ledger = self._ledger
         if ledger is None:
             return []
-        now = time.monotonic()
+        now = self._clock()
         doubtful = []
         for flight in flights:
             # A row that no attempt has sent before is not stored.
@@ -78,7 +79,7 @@ class Recovery:
     def settle_noted(self, flights: Sequence[InFlight]) -> bool:
         """Settle the rows that the ledger finds in the streams; return whether there are any."""
         assert self._ledger is not None
-        looked = time.monotonic()
+        looked = self._clock()
         waiting: list[tuple[InFlight, int]] = []
         rows: list[tuple[bytes, bytes, str | None]] = []
         for flight in flights:

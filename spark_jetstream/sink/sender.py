@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +21,7 @@ from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import Target
 from spark_jetstream.sink.task_totals import TaskTotals
+from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 from spark_jetstream.sink.window import InFlight
 
 
@@ -30,7 +30,7 @@ class Sender:
 
     `scheme` says what message ids consist of, None if there are none. `ledger` is the task's entry,
     with delivery exactly-once. Rows name `stream` as the only one that may store them, if it is
-    given.
+    given. `timing` is the publisher's.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Sender:
         *,
         stream: str | None = None,
         ledger: Ledger | None = None,
+        timing: WriteTiming = WRITE_TIMING,
     ) -> None:
         self.task = task
         self.stream = stream
@@ -60,12 +61,14 @@ class Sender:
             f"partition {task.partition}",
             ledger,
             totals=self.totals.stored,
+            timing=timing,
         )
         #: The most rows that are to be published together.
         self.most = portion_rows(options.max_in_flight)
         self._dead_letter_subject = options.dead_letter_subject
         self._ledger = ledger
-        #: When the ledger was last asked for rows of the task, on the monotonic clock.
+        self._clock = timing.clock
+        #: When the ledger was last asked for rows of the task, on this clock.
         self._looked = 0.0
 
     # Rows
@@ -114,7 +117,7 @@ class Sender:
 
         The ledger notes the streams of the others first. Rows that have none are refused.
         """
-        self._looked = time.monotonic()
+        self._looked = self._clock()
         return self._without_stored(rows, ids, self.stream, skipped)
 
     def _without_stored(

@@ -26,6 +26,7 @@ from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.sender import Sender
 from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 from spark_jetstream.sink.turns import Turns
 
 
@@ -43,10 +44,12 @@ def write_task(
     columns: SinkColumns,
     task: WriteTask,
     ledger_times: LedgerTimes = USUAL_TIMES,
+    *,
+    timing: WriteTiming = WRITE_TIMING,
 ) -> TaskReport:
     """Store all rows of a task, and return what is stored.
 
-    `ledger_times` are for delivery exactly-once.
+    `ledger_times` are for delivery exactly-once, `timing` for the publisher.
 
     Raises `RowRefused` for a row without a `deadLetterSubject`, `OutageError`, `DeliveryError` if
     the task cannot keep what option delivery promises, and `JetStreamError` for another error that
@@ -63,7 +66,16 @@ def write_task(
         if finished is not None:
             return _compared(batches, columns, ledger, finished, MessageIds(task, scheme))
     target = Target(options.stream, options.connection.domain)
-    sender = Sender(connect, options, target, task, scheme, stream=options.stream, ledger=ledger)
+    sender = Sender(
+        connect,
+        options,
+        target,
+        task,
+        scheme,
+        stream=options.stream,
+        ledger=ledger,
+        timing=timing,
+    )
     order = _order_of(columns, sender, alone=ledger is not None)
     read = functools.partial(rows_of, columns=columns)
     refuses_commands = options.server_headers == "error"

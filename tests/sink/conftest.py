@@ -12,7 +12,7 @@ from spark_jetstream.sink import publisher
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
-from tests.support.sinking import WINDOW
+from tests.support.sinking import WINDOW, set_write_timing
 from tests.support.streams import MakeStream, Stream
 
 
@@ -62,7 +62,7 @@ def s(make: MakeStream) -> Stream:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that fails waits for the last answers, many of which never come: not for long."""
-    monkeypatch.setattr(publisher, "_LAST_ANSWERS", 0.5)
+    set_write_timing(monkeypatch, last_answers=0.5)
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused, SchemaError
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.sink import publisher as publisher_module
 from spark_jetstream.sink.ledger_bucket import bucket_config
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import find_server_binary
@@ -38,7 +37,7 @@ from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal
 from tests.support.reading import wait_until
-from tests.support.sinking import Sink, batch, seen
+from tests.support.sinking import Sink, batch, seen, set_write_timing
 from tests.support.streams import MakeStream, Stream
 
 PASSWORD = "right-pass-7f3a"
@@ -475,7 +474,7 @@ def test_a_row_that_cannot_be_stored_is_named(
     stored then.
     """
     # Each of these rows gets an answer, however late: the error counts what is stored.
-    monkeypatch.setattr(publisher_module, "_LAST_ANSWERS", 60.0)
+    set_write_timing(monkeypatch, last_answers=60.0)
     failing, s, dead = make(**bad.config), make(**bad.config), make()
     for target in (failing, s):
         target.send(*(Message(filled_in(subject, target), b"before") for subject in bad.before))

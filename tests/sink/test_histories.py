@@ -22,7 +22,6 @@ import pytest
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.sink import publisher
 from spark_jetstream.sink.ledger_streams import NotedStreams
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
@@ -44,7 +43,7 @@ from tests.support.calls import writer_of
 from tests.support.proxy import WireProxy
 from tests.support.reading import QUICK
 from tests.support.seeds import seeds
-from tests.support.sinking import KINDS, Died, batch
+from tests.support.sinking import KINDS, Died, batch, set_write_timing
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
@@ -399,8 +398,7 @@ def server() -> Iterator[NatsServer]:
 def run(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """A function that runs the history of a seed."""
     count_steps(monkeypatch)
-    monkeypatch.setattr(publisher, "_PAUSES", (0.02,))
-    monkeypatch.setattr(publisher, "_LAST_ANSWERS", 0.5)
+    set_write_timing(monkeypatch, pauses=(0.02,), last_answers=0.5)
     add = NotedStreams.add
 
     def add_with_shorter_window(self: NotedStreams, state: StreamSummary) -> None:

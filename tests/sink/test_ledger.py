@@ -22,7 +22,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.sink import preflight, publisher
+from spark_jetstream.sink import preflight
 from spark_jetstream.sink.kinds.messages import MessageSink
 from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM, Ledger
 from spark_jetstream.sink.ledger_bucket import bucket_config
@@ -48,6 +48,7 @@ from tests.support.sinking import (
     rows,
     seen_in,
     sent_again,
+    set_write_timing,
     stored,
 )
 from tests.support.streams import MakeStream, Stream
@@ -1030,7 +1031,7 @@ class TestOutage:
         self, server: NatsServer, make: MakeStream, s: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Rows for a subject without a stream are refused at once: nobody could find them again."""
-        monkeypatch.setattr(publisher, "_LAST_ANSWERS", 20.0)  # all come
+        set_write_timing(monkeypatch, last_answers=20.0)  # all come
         with WireProxy(server.url) as proxy:
             with pytest.raises(
                 RowRefused, match=r"row 11 .* 't\.a': no stream captures this subject; 10 rows"
@@ -1103,7 +1104,7 @@ class TestStart:
         asked.clear()
         check("batch-2")
         assert asked == []
-        monkeypatch.setattr(preflight, "_VALID", 0.0)
+        set_write_timing(monkeypatch, check_holds=0.0)
         check("batch-3")
         assert set(asked) == {77.0}
         assert len(preflight._checked) == 1

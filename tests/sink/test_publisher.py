@@ -11,7 +11,6 @@ import math
 import re
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -34,7 +33,16 @@ from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher, Refused, Tap
 from tests.support.reading import create, wait_until
-from tests.support.sinking import Sink, batch, numbers, payload, rows, seen, stored
+from tests.support.sinking import (
+    Sink,
+    batch,
+    numbers,
+    payload,
+    rows,
+    seen,
+    set_write_timing,
+    stored,
+)
 from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -266,8 +274,7 @@ class TestCut:
     ) -> None:
         """Spark may take its time for the next batch, longer than an outage may last."""
         passed = 0.0
-        clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
-        monkeypatch.setattr(publisher_module, "time", clock)
+        set_write_timing(monkeypatch, clock=lambda: time.monotonic() + passed)
 
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal passed
@@ -786,7 +793,7 @@ class TestSharedReply:
     def test_of_a_failed_task_counts_what_is_stored(
         self, proxy: WireProxy, stream: MakeStream, delivery: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(publisher_module, "_LAST_ANSWERS", 20.0)  # all come
+        set_write_timing(monkeypatch, last_answers=20.0)  # all come
         small = stream(storage="memory", max_msg_size=300)
         data = [payload(number, 400 if number == 1500 else 0) for number in range(2000)]
         sink = Sink(proxy.url, delivery=delivery, **self.FEW)

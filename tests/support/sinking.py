@@ -9,6 +9,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -125,6 +126,13 @@ def dataset_of(options: SinkOptions, names: Iterable[str] | None = None) -> Sink
     """
     kind = sink_kind(options.given())
     return kind(options, _fields(REQUIRED[kind] if names is None else names))
+
+
+def set_write_timing(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Give the writes of this process other times than those of `SinkKind.timing`, until the end of
+    the test.
+    """
+    monkeypatch.setattr(SinkKind, "timing", replace(SinkKind.timing, **fields))
 
 
 def _fields(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -36,12 +36,22 @@ class KeySink(SinkKind):
     def start(self, connect: Connect) -> None:
         needs = frozenset(self.columns.names).intersection(NEWER_COLUMNS)
         # The configuration of a mirror says where rows go, so an election fails the check.
-        self.bucket = check_start(connect, self.options, self._check, needs, in_elections=True)
+        self.bucket = check_start(
+            connect, self.options, self._check, needs, in_elections=True, timing=self.timing
+        )
 
     def write(
         self, batches: Iterable[pa.RecordBatch], connect: Connect, task: WriteTask
     ) -> TaskReport:
-        return write_bucket(batches, connect, self.options, self.columns, self.bucket, task)
+        return write_bucket(
+            batches,
+            connect,
+            self.options,
+            self.columns,
+            self.bucket,
+            task,
+            timing=self.timing,
+        )
 
     def _check(self, check: StartCheck) -> KeyBucket:
         """Check the bucket that stores the rows, and return it.

@@ -13,6 +13,7 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.portions import PORTION_ROWS
 from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 
 Fields = Sequence[tuple[str, str]]
 """The columns of a DataFrame: pairs of name and Spark `simpleString` type."""
@@ -32,6 +33,8 @@ class SinkKind(ABC):
     """What errors call the dataset."""
     batch_rows: ClassVar[int] = PORTION_ROWS
     """The most rows of a record batch, where Spark hands over Python rows."""
+    timing: ClassVar[WriteTiming] = WRITE_TIMING
+    """How long checks hold, and how long rows and failures wait."""
 
     def __init__(self, options: SinkOptions) -> None:
         """Take the options. A kind takes the columns as well, and raises `SchemaError` for them."""

@@ -62,12 +62,21 @@ class MessageSink(SinkKind):
             self._check,
             self.needs,
             patient=not self.needs.isdisjoint(_PLAIN_BEFORE),
+            timing=self.timing,
         )
 
     def write(
         self, batches: Iterable[pa.RecordBatch], connect: Connect, task: WriteTask
     ) -> TaskReport:
-        return write_task(batches, connect, self.options, self.columns, task, self.ledger_times)
+        return write_task(
+            batches,
+            connect,
+            self.options,
+            self.columns,
+            task,
+            self.ledger_times,
+            timing=self.timing,
+        )
 
     def finish(
         self,
@@ -78,7 +87,13 @@ class MessageSink(SinkKind):
         repeatable: bool,
     ) -> int:
         commit = BatchCommit(
-            connect, self.options, task, self.columns.names, repeatable, self.ledger_times
+            connect,
+            self.options,
+            task,
+            self.columns.names,
+            repeatable,
+            self.ledger_times,
+            self.timing,
         )
         return commit.finish(reports)
 

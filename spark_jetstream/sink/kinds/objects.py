@@ -31,7 +31,7 @@ class ObjectSink(SinkKind):
         self.columns = ObjectColumns.check(fields)
 
     def start(self, connect: Connect) -> None:
-        check_start(connect, self.options, self._check)
+        check_start(connect, self.options, self._check, timing=self.timing)
 
     def write(
         self, batches: Iterable[pa.RecordBatch], connect: Connect, task: WriteTask
