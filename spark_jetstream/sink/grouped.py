@@ -17,14 +17,20 @@ from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.sender import Sender
 
-_HELD = 1 << 30  # bytes of rows with a group; an Arrow array holds less than twice as many
+MOST_HELD = 1 << 30
+"""Bytes of the rows with a group that a task holds. An Arrow array holds less than twice as many.
+"""
 
 
 class Grouped(Free):
-    """Sends groups whole. Rows without a group are sent at once."""
+    """Sends groups whole. Rows without a group are sent at once.
 
-    def __init__(self, sender: Sender) -> None:
+    `most_held` is the limit of the bytes of all rows with a group.
+    """
+
+    def __init__(self, sender: Sender, *, most_held: int = MOST_HELD) -> None:
         super().__init__(sender)
+        self._most_held = most_held
         self._groups: set[bytes] = set()
         self._held: list[Rows] = []
         self._held_bytes = 0
@@ -47,7 +53,7 @@ class Grouped(Free):
         grouped = rows.take(np.flatnonzero(rows.grouped))
         self._held.append(grouped)
         self._held_bytes += grouped.data.nbytes + grouped.lines.nbytes
-        if self._held_bytes > _HELD:
+        if self._held_bytes > self._most_held:
             raise DeliveryError(
                 "rows with an atomic_group have more than 1 GiB in a task: use more partitions"
             )

@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -29,15 +30,28 @@ from spark_jetstream.sink.grouped import Grouped
 from spark_jetstream.sink.groups import sorted_out, whole_groups
 from spark_jetstream.sink.known_groups import questions
 from spark_jetstream.sink.publisher import Publisher as SinkPublisher
+from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.sink.rows import RefusedRow, Rows
-from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.sink.sender import Sender
+from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import store, writer_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.queries import refusal
 from tests.support.reading import wait_until
-from tests.support.sinking import Died, Sink, batch, batches_of, forget, read_rows, seen, seen_in
+from tests.support.sinking import (
+    TASK,
+    Died,
+    Sink,
+    batch,
+    batches_of,
+    forget,
+    read_rows,
+    seen,
+    seen_in,
+)
 from tests.support.streams import Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
@@ -608,16 +622,18 @@ def test_an_outage_longer_than_the_duplicate_window(server: NatsServer, admin: P
     assert batches_of(seen(s)) == {(f"g{number}", 3): 1 for number in range(4)}
 
 
-def test_a_task_with_too_many_bytes_in_groups(
-    server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_with_too_many_bytes_in_groups(server: NatsServer, admin: Publisher) -> None:
     s = made(server, admin)
-    monkeypatch.setattr(grouped, "_HELD", 10_000)
+    through = sink(server.url, "at-least-once")
+    columns = SinkColumns(COLUMNS, None)
+    sender = Sender(through.connect, through.options, Target("S"), TASK, None, stream="S")
+    read = functools.partial(rows_of, columns=columns)
+    writer = TaskWriter(sender, Grouped(sender, most_held=10_000), columns, read)
     with pytest.raises(
         DeliveryError,
         match="rows with an atomic_group have more than 1 GiB in a task: use more part",
     ):
-        sink(server.url).write([scattered(2, 4, 2000)])
+        writer.run([scattered(2, 4, 2000)], 0.0)
     assert s.state()["messages"] == 0
 
 
