@@ -15,8 +15,8 @@ from spark_jetstream.protocol.arrow import IntArray
 from spark_jetstream.sink.claims import Claims, Subjects
 
 _COUNTS = ("partition", "rows", "stored", "duplicates", "dead_letters")
-# Bytes of claims in an entry of the ledger, which has to fit into one message.
-_LARGEST_CLAIMS = 128 * 1024
+LARGEST_CLAIMS = 128 * 1024
+"""Bytes of claims in an entry of the ledger, which has to fit into one message."""
 
 
 @dataclass
@@ -116,8 +116,11 @@ class TaskReport:
     resumed: bool = False
     partitioned: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON, for the ledger, without claims that are too large."""
+    def to_json(self, *, largest_claims: int = LARGEST_CLAIMS) -> dict[str, Any]:
+        """Return the report as plain JSON, for the ledger.
+
+        Its claims are null if they have more than `largest_claims` bytes.
+        """
         content: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
         content["streams"] = {name: list(ends) for name, ends in self.streams.items()}
         content["seconds"] = round(self.seconds, 3)
@@ -127,16 +130,16 @@ class TaskReport:
         # Names of groups need not be UTF-8.
         groups = [group.decode("utf-8", "surrogateescape") for group in self.groups]
         content["groups"] = sorted(groups)
-        content["claims"] = self._claims_to_json()
+        content["claims"] = self._claims_to_json(largest_claims)
         return content
 
-    def _claims_to_json(self) -> dict[str, list[str]] | None:
+    def _claims_to_json(self, largest: int) -> dict[str, list[str]] | None:
         # Only few reports have subjects, which the ledger does not keep. The claims would be of no
         # use without.
         if self.claims is None or any(self.subjects.values()):
             return None
         size = sum(len(part) for packed in self.claims.values() for part in packed)
-        if size > _LARGEST_CLAIMS:
+        if size > largest:
             return None
         return {
             stream: [base64.b64encode(part).decode() for part in packed]

@@ -350,6 +350,13 @@ def test_reports_of_tasks_add_up() -> None:
         )
 
 
+def test_the_ledger_keeps_no_claims_that_are_too_large() -> None:
+    report = TaskReport(0, 3, 3, claims={"S": [b"12", b"345"], "T": [b"6"]})
+    for largest, kept in ((6, report.claims), (5, None)):
+        stored = report.to_json(largest_claims=largest)
+        assert TaskReport.from_json(stored) == replace(report, claims=kept)
+
+
 def test_a_small_report_has_few_words() -> None:
     assert str(BatchReport([])) == "0 of 0 rows stored; 0 tasks, 0.0 s"
     assert str(BatchReport([TaskReport(0, 1, 0, 0, 1, {}, 0.04)])) == (
