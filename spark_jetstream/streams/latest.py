@@ -59,7 +59,11 @@ from spark_jetstream.streams.session import Ends
 END = 2**63 - 1
 """One past every sequence: the end of a range without an end."""
 _HEARTBEAT = 0.5
-LEAST_BATCH = 5000  # small requests never reach the end of a stream that others write to
+LEAST_BATCH = 5000
+"""The fewest messages of a request of `read_to_end`, and of a Direct Get for the end of a table.
+
+Small requests never reach the end of a stream that others write to.
+"""
 
 
 class Came:
@@ -169,17 +173,20 @@ def read_to_end(
     settings: PullSettings,
     label: str,
     check: Callable[[], None] = lambda: None,
+    *,
+    least_batch: int = LEAST_BATCH,
 ) -> Iterator[Delivered]:
     """Yield the messages of a range without an end, until a consumer has caught up once.
 
-    `check` is that of `RangeReader`. Raises what `read_range` raises.
+    A request is for at least `least_batch` messages. `check` is that of `RangeReader`. Raises what
+    `read_range` raises.
     """
     state = Requests(connect, settings.retry_timeout).call(
         partial(look, part=part, first=part.first, settled=True)
     )
     if state.last_seq < part.first:
         return
-    batch = max(settings.batch, LEAST_BATCH)
+    batch = max(settings.batch, least_batch)
     policy = settings.policy(
         Ends.CAUGHT_UP, expires=2 * _HEARTBEAT, heartbeat=_HEARTBEAT, batch=batch
     )

@@ -17,7 +17,7 @@ handles one event of the wire:
 | ... without a message | counts those in a row, up to `Policy.fruitless` | None, at last `Lost` |
 | ... that does not say what it did not bring | | `Lost` |
 | the answer to `begin`, which came too late | | None |
-| 503 before the first message | sends the request again, 100 times at most | None, at last `Lost` |
+| 503 before the first message | asks again, up to `Policy.unheard` times | None, at last `Lost` |
 | the consumer is gone or has moved; a cut | | `Lost` |
 | silence for `Policy.silence` | asks the connection for a sign of life | `Lost` |
 | silence for as long as the caller waits | | `EndOfRange` |
@@ -48,8 +48,7 @@ UNHEARD = 100
 """How many pull requests nobody hears before the consumer is taken to be gone."""
 UNHEARD_PAUSE = 0.01
 """Seconds between two of them."""
-_MANY = 1000  # messages under way from which on they are read together
-_PACE = 0.001  # seconds between two such reads: about two megabytes of large messages
+_PACE = 0.001  # seconds between two reads of many messages: about two megabytes of large ones
 _LOOK = "look"  # token of the request for the stream; those of pulls are numbers
 
 
@@ -86,6 +85,10 @@ class Policy:
     """
     fruitless: int = 8
     """After so many requests in a row without a message that the server counts, it is lost."""
+    unheard: int = UNHEARD
+    """How many pull requests nobody hears before the consumer is taken to be gone."""
+    many: int = 1000
+    """Messages under way from which on they are read together, except by a follower."""
     idle: float = math.inf
     """A follower ends when no message came for so long."""
 
@@ -236,7 +239,7 @@ class PullSession:
             return
         while self._outstanding <= batch and self._outstanding < possible:
             self._request(min(batch, possible - self._outstanding))
-        many = self._policy.ends is not Ends.NEVER and self._outstanding >= _MANY
+        many = self._policy.ends is not Ends.NEVER and self._outstanding >= self._policy.many
         self._inbox.pace = _PACE if many else 0.0
 
     def _request(self, batch: int) -> None:
@@ -368,7 +371,7 @@ class PullSession:
         number = self._inbox.token(status)
         body = self._first_requests.get(number)
         self._unheard += 1
-        if body is None or self._unheard > UNHEARD:
+        if body is None or self._unheard > self._policy.unheard:
             return False
         time.sleep(UNHEARD_PAUSE)
         self._inbox.publish(self._subject, body, number)

@@ -33,8 +33,8 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams import latest, pull, session
-from spark_jetstream.streams.latest import END
+from spark_jetstream.streams import pull, session
+from spark_jetstream.streams.latest import END, read_to_end
 from spark_jetstream.streams.leader import look
 from spark_jetstream.streams.outages import through_outages
 from spark_jetstream.streams.pull import RangeReader
@@ -77,13 +77,12 @@ def test_only_as_much_is_asked_for_as_the_range_can_hold(
 
 
 @pytest.mark.parametrize(("end", "paced"), [(50, False), (701, True)])
-def test_many_messages_are_read_together(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: int, paced: bool
-) -> None:
-    monkeypatch.setattr(session, "_MANY", 100)
+def test_many_messages_are_read_together(server: NatsServer, end: int, paced: bool) -> None:
     wire = connect(options(server.url))._login.wire
     assert isinstance(wire, TcpWire)
-    read = pulls(server.url, part_of(server.url, "S", 1, end))
+    part = part_of(server.url, "S", 1, end)
+    policy = SETTINGS.policy(many=100)
+    read = RangeReader(connecting(server.url), part, SETTINGS, "test", policy).read()
     found = some(read)
     assert wire.pace() == (session._PACE if paced else 0.0)
     assert found + sequences(read) == ALL[: end - 1]
@@ -259,21 +258,22 @@ def test_a_follower_notices_the_loss_of_the_last_message(
     assert proxy.dropped == 1
 
 
-def test_a_consumer_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "UNHEARD", 3)
+def test_a_consumer_that_nobody_knows() -> None:
+    settings = replace(SETTINGS, retry_timeout=0.5)
     with FakeJetStream() as fake:
         fake.store(100)
         fake.unheard = 1000
+        reader = RangeReader(
+            connecting(fake.url),
+            SequenceRange("S", 1, 101, 100, CREATED),
+            settings,
+            "test",
+            settings.policy(unheard=3),
+        )
         with pytest.raises(
             OutageError, match="the pull consumer on stream S cannot serve any more: 503"
         ):
-            sequences(
-                pulls(
-                    fake.url,
-                    SequenceRange("S", 1, 101, 100, CREATED),
-                    replace(SETTINGS, retry_timeout=0.5),
-                )
-            )
+            sequences(reader.read())
         assert fake.count("CONSUMER.CREATE") > 1
         assert (
             3 * fake.count("CONSUMER.CREATE")
@@ -348,16 +348,12 @@ def test_a_request_that_ends_while_the_next_ones_go_out(
     assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1
 
 
-def test_one_consumer_catches_up(
-    server: NatsServer, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_consumer_catches_up(server: NatsServer, proxy: WireProxy) -> None:
     """The end of a request that brought all of its messages comes when the next one is under way."""
-    monkeypatch.setattr(latest, "LEAST_BATCH", 1)
-    settings, part = (
-        replace(SETTINGS, batch=COUNT // 7),
-        part_of(server.url, "S", 1, END, count=None),
-    )
-    assert sequences(latest.read_to_end(connecting(proxy.url), part, settings, "test")) == ALL
+    settings = replace(SETTINGS, batch=COUNT // 7)
+    part = part_of(server.url, "S", 1, END, count=None)
+    read = read_to_end(connecting(proxy.url), part, settings, "test", least_batch=1)
+    assert sequences(read) == ALL
     assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1
     assert proxy.client_bytes.count(b"CONSUMER.MSG.NEXT") == 8
 
