@@ -28,8 +28,9 @@ FEW_FILTERS = 8
 In a cluster a consumer costs about as much as this many requests.
 """
 _PEEK_SECONDS = 2.0
-#: Consumers until one is with the leader, which is one of up to five servers that have the stream.
-_TRIES = 60
+LEADER_TRIES = 60
+"""Consumers until one is with the leader, which is one of up to five servers that have the stream.
+"""
 
 #: Error code -> the setting of a consumer that the stream wants to decide itself.
 _LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
@@ -167,16 +168,17 @@ def first_at_leader(
     *,
     left_to_stream: dict[str, Any],
     patience: Deadline,
+    tries: int = LEADER_TRIES,
 ) -> tuple[int, int] | None:
     """Return sequence and timestamp (ns) of the first matching message that the leader has.
 
     None: it has none. `look` returns the state of the stream now; the other arguments are those of
     `peek`. A cluster chooses the server of each consumer, so consumers are created until one is
     with the leader, and the stream had that leader before and after. Raises `ConsumerLost` if none
-    of many is, or no majority follows a leader, and what `peek` and `look` raise.
+    of `tries` is, or no majority follows a leader, and what `peek` and `look` raise.
     """
     before = look()
-    for _ in range(_TRIES):
+    for _ in range(tries):
         if not before.followed:
             # Nor is the end known: a consumer past it may purge an interest stream
             # (`PAST_THE_END` in source/interest_streams.py).
@@ -195,7 +197,7 @@ def first_at_leader(
         if led and not removed:
             return found.first
         before = after
-    raise ConsumerLost(f"none of {_TRIES} consumers was on the server that leads stream {stream}")
+    raise ConsumerLost(f"none of {tries} consumers was on the server that leads stream {stream}")
 
 
 def _is_with_leader(server: str, before: StreamSummary, after: StreamSummary) -> bool:

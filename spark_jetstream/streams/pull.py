@@ -43,6 +43,7 @@ from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.streams.consumers import (
     FEW_FILTERS,
+    LEADER_TRIES,
     Created,
     create_reader,
     delete_reader,
@@ -169,12 +170,15 @@ class RangeReader:
         confirm: Callable[[Connection, int], bool] = lambda _, __: False,
         check: Callable[[], None] = lambda: None,
         confirming: Backoff | None = None,
+        leader_tries: int = LEADER_TRIES,
     ) -> None:
         """Read ``part``; the names of the consumers begin with ``label``.
 
         ``confirm`` says, after a consumer has nothing from a sequence on, that this ends the range
         whatever the leader has. ``check`` is called after each consumer was created, and raises
         what ends the read. ``confirming`` has the pauses between two consumers that find nothing.
+        ``leader_tries`` are the consumers of which one must be with the leader, where consumers
+        stand for it.
         """
         self.part = part
         #: The first sequence that was not handed out yet; the end of the range once that is
@@ -189,6 +193,7 @@ class RangeReader:
         self._confirm = confirm
         self._check = check
         self._confirming = confirming or Backoff(0.1, 1.0)
+        self._leader_tries = leader_tries
         self._cuts = Cuts(settings.too_much)
         #: Whether the account may ask the leader for single messages; false once it was refused.
         self._asks_leader = True
@@ -435,6 +440,7 @@ class RangeReader:
                 again,
                 left_to_stream=self._left_to_stream,
                 patience=patience,
+                tries=self._leader_tries,
             )
             if found is None:
                 return None

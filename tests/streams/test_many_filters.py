@@ -15,9 +15,9 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import OutageError
 from spark_jetstream.protocol.stream import SequenceRange, stream_summary
 from spark_jetstream.source.probes import ConsumerProbe, DirectProbe
-from spark_jetstream.streams import consumers
 from spark_jetstream.streams.direct import sifts
 from spark_jetstream.streams.lookup import last_messages, next_messages, next_sequence
+from spark_jetstream.streams.pull import RangeReader
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.planning import STATE, driver, read
@@ -110,12 +110,6 @@ def clustered(fake: FakeJetStream, *leaders: str, silent: int = 1) -> None:
     fake.look = look
 
 
-@pytest.fixture
-def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer is with the leader, or is not, at the third try at the latest."""
-    monkeypatch.setattr(consumers, "_TRIES", 3)
-
-
 @pytest.mark.parametrize(
     ("leaders", "second"),
     [([], "C"), (["A", "B"], "A")],
@@ -138,17 +132,23 @@ def test_a_consumer_beside_the_leader_does_not_end_a_range(
     "leaders", [["A", "A", "B"], ["A", "B"]], ids=["leads no more", "did not lead before"]
 )
 def test_a_server_that_may_not_lead_does_not_end_a_range(
-    fake: FakeJetStream, few_tries: None, leaders: list[str]
+    fake: FakeJetStream, leaders: list[str]
 ) -> None:
     """The looks are those of the reader, and before and after the consumer that is asked."""
     clustered(fake, *leaders)
     fake.placed = ["B", "A", "B", "B"]
     fake.lagging = [40, 40]
-    read_with = replace(SETTINGS, retry_timeout=0.0)
+    reader = RangeReader(
+        connecting(fake.url),
+        whole(MANY, end=COUNT + 1),
+        replace(SETTINGS, retry_timeout=0.0),
+        "test",
+        leader_tries=3,
+    )
     with pytest.raises(
         OutageError, match="none of 3 consumers was on the server that leads stream S"
     ):
-        sequences(pulls(fake.url, whole(MANY, end=COUNT + 1), read_with))
+        sequences(reader.read())
 
 
 def test_no_consumer_is_asked_while_no_majority_follows_the_leader(fake: FakeJetStream) -> None:
@@ -161,9 +161,7 @@ def test_no_consumer_is_asked_while_no_majority_follows_the_leader(fake: FakeJet
     assert kinds(fake).count("CONSUMER.CREATE") == 1
 
 
-def test_the_leader_has_the_last_word_about_many_filters(
-    fake: FakeJetStream, few_tries: None
-) -> None:
+def test_the_leader_has_the_last_word_about_many_filters(fake: FakeJetStream) -> None:
     clustered(fake)
     view = ConsumerProbe(Requests(connecting(fake.url), 30.0), "S", MANY)
     view.check(stream_summary(fake.look(), "look"))
@@ -176,7 +174,8 @@ def test_the_leader_has_the_last_word_about_many_filters(
     found = view.last()
     assert found is not None
     assert found[0] == COUNT
-    assert kinds(fake).count("STREAM.MSG.GET") == 0
+    # No consumer is asked after the one that is with the leader.
+    assert (kinds(fake).count("CONSUMER.CREATE"), kinds(fake).count("STREAM.MSG.GET")) == (6, 0)
 
 
 def test_nothing_is_counted_past_the_end_of_the_stream(fake: FakeJetStream) -> None:
