@@ -68,7 +68,8 @@ _MESSAGE, _BYTE = 4.0, 0.002
 _WILDCARD, _LITERAL, _LOOK_AT_BYTE = 4000.0, 400.0, 0.005
 _BLOCK_BYTES = 8 << 20  # of a stream's file (nats-server: defaultLargeBlockSize)
 _AT_ONCE = 8  # filters of a range whose next messages are requested at the same time
-_TRIED_FOR = 2.0  # seconds that `read_auto` tries again after answers that are rejected
+TRIED_FOR = 2.0
+"""Seconds for which `read_auto` tries again after answers that are rejected."""
 _MIRROR_ANSWERS = 20  # in a row that cost no pause: the stream itself is one of several that answer
 
 
@@ -97,25 +98,30 @@ def read_direct(
 
 
 def read_auto(
-    connect: Connect, part: SequenceRange, settings: PullSettings, label: str
+    connect: Connect,
+    part: SequenceRange,
+    settings: PullSettings,
+    label: str,
+    *,
+    tried_for: float = TRIED_FOR,
 ) -> Iterator[MessageRun]:
     """Yield the messages of `part` by Direct Gets, and by a consumer those that these do not bring.
 
     The consumer takes over, and the log says why, at the first error that is no `DataLossError`, or
-    when answers have been rejected for two seconds. With `headers_only` it reads all, since Direct
-    Gets bring payloads. Raises what `read_range` raises.
+    when answers have been rejected for `tried_for` seconds. With `headers_only` it reads all, since
+    Direct Gets bring payloads. Raises what `read_range` raises.
     """
     # A Direct Get always brings the payload; only a consumer has `headers_only`.
     if settings.headers_only:
         return read_range(connect, part, settings, label)
-    return checked(part, settings, _gets_or_pulls(connect, part, settings, label))
+    return checked(part, settings, _gets_or_pulls(connect, part, settings, label, tried_for))
 
 
 def _gets_or_pulls(
-    connect: Connect, part: SequenceRange, settings: PullSettings, label: str
+    connect: Connect, part: SequenceRange, settings: PullSettings, label: str, tried_for: float
 ) -> Generator[MessageRun, None, None]:
     first = part.first
-    briefly = replace(settings, retry_timeout=min(_TRIED_FOR, settings.retry_timeout))
+    briefly = replace(settings, retry_timeout=min(tried_for, settings.retry_timeout))
     try:
         with contextlib.closing(_gets(connect, part, briefly, label, gives_up=True)) as runs:
             for run in runs:

@@ -214,8 +214,12 @@ def test_a_mirror_that_always_answers(
 # A consumer where Direct Gets do not do (`read_auto`)
 
 
-def auto(connect: Connect, **settings: Any) -> Iterator[MessageRun]:
-    return direct.read_auto(connect, WHOLE, replace(SETTINGS, **settings), "test")
+def auto(
+    connect: Connect, *, tried_for: float = direct.TRIED_FOR, **settings: Any
+) -> Iterator[MessageRun]:
+    return direct.read_auto(
+        connect, WHOLE, replace(SETTINGS, **settings), "test", tried_for=tried_for
+    )
 
 
 def test_direct_gets_that_bring_everything_need_no_consumer(
@@ -245,16 +249,14 @@ INSUFFICIENT: dict[str, tuple[Callable[[FakeJetStream, Request], list[Answer]], 
 def test_a_consumer_brings_the_rest(
     fake: FakeJetStream,
     what: str,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(direct, "_TRIED_FOR", 0.3)
     # Only this answer has no end, for which the reader waits.
     endless = what == "one reply for each request"
     to_fake = connecting(fake.url, requestTimeout="1s" if endless else "60s")
     answer, first = INSUFFICIENT[what]
     fake.direct = lambda request: answer(fake, request)
-    assert sequences(auto(to_fake)) == ALL
+    assert sequences(auto(to_fake, tried_for=0.3)) == ALL
     begun = [
         request["config"].get("opt_start_seq", 1)
         for path, request in fake.asked
