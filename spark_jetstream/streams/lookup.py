@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 _MOMENT = 2.0  # seconds for what only makes an error clearer
 _AT_ONCE = 16  # requests for messages that are under way at the same time
-_PAGE = 1024  # names in a reply of STREAM.NAMES (nats-server: JSApiNamesLimit)
+NAMES_PAGE = 1024
+"""Names in a reply of STREAM.NAMES (nats-server: JSApiNamesLimit)."""
 #: What streams are, by the beginning of their names (ADR-8, ADR-20).
 _KINDS = {"KV_": "a Key-Value bucket", "OBJ_": "an Object Store bucket", "": "a stream"}
 
@@ -216,15 +217,20 @@ def streams_of(
 
 
 def nearest_stream(
-    connect: Connect, missing: Sequence[str], prefix: str = "", *, options: bool = False
+    connect: Connect,
+    missing: Sequence[str],
+    prefix: str = "",
+    *,
+    options: bool = False,
+    page_size: int = NAMES_PAGE,
 ) -> str:
     """Return the end of an error that one of some streams does not exist: what was meant; or "".
 
     That is ``; did you mean NAME``, or ``; NAME is a Key-Value bucket`` where a stream of another
     kind has this name; with ``options`` the option of that kind follows. ``prefix`` begins the
     names of streams that are buckets, and is no part of theirs. An account that may not list its
-    streams, or gets no answer in a moment, gets "". Of more than one page only the first one is
-    looked at, for the same name alone.
+    streams, or gets no answer in a moment, gets "". Of more than one page (of ``page_size`` names)
+    only the first one is looked at, for the same name alone.
     """
     if not missing:
         return ""
@@ -236,7 +242,7 @@ def nearest_stream(
     except JetStreamError as error:
         log.info("no name to suggest: %s", error)
         return ""
-    is_all = len(known) < _PAGE
+    is_all = len(known) < page_size
     # The first of several pages cannot show which name is missing.
     if not is_all and len(missing) > 1:
         return ""  # the next page may have that one

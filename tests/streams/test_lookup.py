@@ -6,8 +6,12 @@ import pytest
 
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.streams import lookup
-from spark_jetstream.streams.lookup import nearest_stream, nearest_subject, why_silent
+from spark_jetstream.streams.lookup import (
+    NAMES_PAGE,
+    nearest_stream,
+    nearest_subject,
+    why_silent,
+)
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Publisher
 from tests.support.streams import MakeStream, Stream
@@ -54,12 +58,18 @@ accounts { A { jetstream: enabled, users: [
 """
 
 
-def test_the_stream_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stream_that_was_meant() -> None:
     with NatsServer(config=USERS) as server, Publisher(server.url.replace("//", "//ann:x@")) as ann:
         for name in ("ORDERS", "ORDERS_EU", "KV_prices", "OBJ_prizes"):
             Stream(server.url, name, ann)
 
-        def meant(*names: str, prefix: str = "", user: str = "ann", options: bool = False) -> str:
+        def meant(
+            *names: str,
+            prefix: str = "",
+            user: str = "ann",
+            options: bool = False,
+            page_size: int = NAMES_PAGE,
+        ) -> str:
             given = {
                 "servers": server.url,
                 "user": user,
@@ -67,7 +77,9 @@ def test_the_stream_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
                 "stream": ",".join(names),
             }
             login = SourceOptions.from_spark(given, streaming=False).connection
-            return nearest_stream(lambda _: connect(login), names, prefix, options=options)
+            return nearest_stream(
+                lambda _: connect(login), names, prefix, options=options, page_size=page_size
+            )
 
         assert [meant("ordres"), meant("ORDERS", "ORDER_EU")] == [
             "; did you mean ORDERS",
@@ -90,9 +102,8 @@ def test_the_stream_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
         assert meant("KV_OBJ_prizes", prefix="KV_") == "; prizes is an Object Store bucket"
         assert meant("KV_KV_prices", prefix="KV_") == "; did you mean prices"
         assert [meant("INVOICES"), meant("ORDERS"), meant("ORDRES", user="blind")] == ["", "", ""]
-        monkeypatch.setattr(lookup, "_PAGE", 4)
-        assert meant("ORDRES") == ""
-        assert meant("prices") == "; prices is a Key-Value bucket"
+        assert meant("ORDRES", page_size=4) == ""
+        assert meant("prices", page_size=4) == "; prices is a Key-Value bucket"
         close_all()
 
 
