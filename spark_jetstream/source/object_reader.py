@@ -44,14 +44,14 @@ from spark_jetstream.streams.pull import PullSettings
 
 log = logging.getLogger(__name__)
 
-#: Bytes of content in one record batch, unless a single object has more.
 BATCH_BYTES = 64 * 1024 * 1024
+"""Bytes of content in one record batch, unless a single object has more."""
+BATCH_ROWS = 10_000
+"""Rows of one record batch."""
 
 #: Objects that one consumer reads. More save consumers, but the server compares each filter with
 #: all others.
 TOGETHER = 500
-
-_ROWS = 10_000  # of one record batch
 
 
 class ObjectRows:
@@ -75,8 +75,14 @@ class ObjectRows:
         read: Read | None = None,
         together: int | None = None,
         attempts: int = ATTEMPTS,
+        batch_bytes: int = BATCH_BYTES,
+        batch_rows: int = BATCH_ROWS,
     ) -> None:
-        """Read as the options say, or by ``read`` with up to ``together`` objects at once."""
+        """Read as the options say, or by ``read`` with up to ``together`` objects at once.
+
+        A record batch has at most ``batch_rows`` rows, and ``batch_bytes`` bytes of content unless
+        a single object has more.
+        """
         direct = options.read_with == "direct"
         self.connect = connect
         self.options = options
@@ -87,6 +93,8 @@ class ObjectRows:
         self.label = label
         # Direct Gets have one filter each: several at once only have to be put together.
         self.together = together or (1 if direct else TOGETHER)
+        self.batch_bytes = batch_bytes
+        self.batch_rows = batch_rows
         self.bucket = options.named(options.read_streams[0])
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = reads_content(options, columns)
@@ -162,7 +170,7 @@ class ObjectRows:
 
     def _is_full(self, rows: Sequence[ObjectVersion], total: int, following: ObjectVersion) -> bool:
         """Whether a batch ends before the next row, with which it would have `total` bytes."""
-        if len(rows) >= _ROWS or total > BATCH_BYTES:
+        if len(rows) >= self.batch_rows or total > self.batch_bytes:
             return True
         return self.with_content and following.stream != rows[0].stream
 

@@ -29,9 +29,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source import object_reader
 from spark_jetstream.source.advice import Read
-from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import LARGEST_CONTENT, ObjectGroup
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -176,23 +174,20 @@ def test_one_consumer_reads_many_objects_whose_chunks_are_mixed(bucket: Bucket) 
     assert bucket.contents(*bucket.plan(direct=True), read=read_direct, together=7) == contents
 
 
-def test_batches_are_bounded_by_their_content(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_bounded_by_their_content(bucket: Bucket) -> None:
     sizes = [400, 400, 300, 0, 5000, 10, 990, 1]
     contents = {f"o{at}": random.Random(at).randbytes(size) for at, size in enumerate(sizes)}
     bucket.publisher.publish([frame for item in contents.items() for frame in bucket.frames(*item)])
-    monkeypatch.setattr(object_reader, "BATCH_BYTES", 1000)
     (group,) = bucket.plan()
-    batches = list(
-        ObjectRows(bucket.connect, SETTINGS, "test", bucket.options(), SOME).of_group(group)
-    )
+    reader = object_rows(bucket.connect, SETTINGS, bucket.options(), SOME, batch_bytes=1000)
+    batches = list(reader.of_group(group))
     assert [batch.num_rows for batch in batches] == [2, 2, 1, 2, 1]
     assert {
         row["name"]: row["content"] for batch in batches for row in rows_of(batch, SOME)
     } == contents
-    monkeypatch.setattr(object_reader, "_ROWS", 3)
-    without = ObjectRows(bucket.connect, SETTINGS, "test", bucket.options(contentOff=True), SOME)
+    without = object_rows(
+        bucket.connect, SETTINGS, bucket.options(contentOff=True), SOME, batch_rows=3
+    )
     assert [batch.num_rows for batch in without.of_group(group)] == [3, 3, 2]
 
 
