@@ -12,20 +12,24 @@ from spark_jetstream.source.durable.progress import Progress
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a commit may keep its caller. An interest stream removes each message before it
-#: answers, so a commit takes longer the larger its batch was.
 WAIT = 0.008
+"""Seconds that a commit may keep its caller.
+
+An interest stream removes each message before it answers, so a commit takes longer the larger its
+batch was.
+"""
 
 
 class LazyCommit:
     """A `Progress` whose commits may outlast the call; without a `Progress` nothing happens.
 
-    Used by one thread. A commit that takes longer than `WAIT` continues in a thread. The next call
+    Used by one thread. A commit that takes longer than `wait` continues in a thread. The next call
     of any method waits for it, and raises what it raised. All methods raise what `Progress` raises.
     """
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None, *, wait: float = WAIT) -> None:
         self._progress = progress
+        self._wait = wait
         #: Streams that `Progress.open` was called for: once in a run.
         self._opened: set[str] = set()
         #: The commit in progress, until `settle` has waited for it.
@@ -77,7 +81,7 @@ class LazyCommit:
         threading.Thread(target=work, name="spark-jetstream-commit", daemon=True).start()
         # Short commits end within the call, so that their errors belong to it
         # (test_what_goes_wrong_at_once_is_raised_at_once).
-        concurrent.futures.wait([committing], WAIT)
+        concurrent.futures.wait([committing], self._wait)
         if committing.done():
             self.settle()
         else:

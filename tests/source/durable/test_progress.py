@@ -23,7 +23,7 @@ from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.features import CONSUMER_RESET, FILTERED_PURGE
 from spark_jetstream.protocol.jsapi import purge_request
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.source.durable import consumer_state, lazy_commit, purging
+from spark_jetstream.source.durable import consumer_state, purging
 from spark_jetstream.source.durable.consumer_state import ConsumerState
 from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.durable.progress import Progress
@@ -668,10 +668,9 @@ def test_a_failure_is_logged_once_and_raised_by_the_next_call(
     assert slow.calls[-1] == "commit S 6"
 
 
-def test_what_goes_wrong_at_once_is_raised_at_once(
-    slow: Slow, lazy: LazyCommit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lazy_commit, "WAIT", 60.0)
+def test_what_goes_wrong_at_once_is_raised_at_once(slow: Slow) -> None:
+    lazy = LazyCommit(cast(Progress, slow), wait=60.0)
+    lazy.open(S, fresh=True)
     slow.failure = JetStreamError("another run has it")
     slow.go.set()
     with pytest.raises(JetStreamError, match="another run has it"):
