@@ -26,6 +26,9 @@ that are deleted together purge the stream (`cleanupNoInterestMessages` in serve
 """
 
 
-def is_long(state: StreamSummary) -> bool:
-    """Whether deleting consumers of the stream is a danger (see `LONG`)."""
-    return state.retention == "interest" and state.last_seq + 1 - state.first_kept > LONG
+def is_long(state: StreamSummary, longest: int = LONG) -> bool:
+    """Whether deleting consumers of the stream is a danger (see `LONG`).
+
+    An interest stream of at most `longest` sequences is not in danger.
+    """
+    return state.retention == "interest" and state.last_seq + 1 - state.first_kept > longest

@@ -21,6 +21,7 @@ from spark_jetstream.source.continuity import Evidence, latest_position
 from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.kinds.choice import kind_of
+from spark_jetstream.source.limits import PLAN_LIMITS, PlanLimits
 from spark_jetstream.source.offsets import Cuts, Offset, StreamPosition
 from spark_jetstream.source.positions import ending_position, starting_position
 from spark_jetstream.source.ranges import Split, cut_at, ranges_between, shares
@@ -50,18 +51,29 @@ class Planner:
     """
 
     def __init__(
-        self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic
+        self,
+        options: SourceOptions,
+        connect: Connect,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        limits: PlanLimits = PLAN_LIMITS,
     ) -> None:
         self.options = options
+        self._limits = limits
         self._kind = kind_of(options)
         self._clock = clock
         self._requests = requests = Requests(
             connect, options.connection.retry_timeout, first=options.connection.connect_timeout
         )
-        self.progress = LazyCommit(None if options.durable is None else Progress(requests, options))
+        progress = None
+        if options.durable is not None:
+            progress = Progress(requests, options, longest=limits.longest)
+        self.progress = LazyCommit(progress)
         self._plans: dict[str, StreamPlan] = {}
         self._take_up(options.read_streams)
-        self._selection = Selection(options, requests, clock) if options.finds_streams else None
+        self._selection: Selection | None = None
+        if options.finds_streams:
+            self._selection = Selection(options, requests, clock, find_every=limits.find_every)
         # A beginning that no batch has stored yet.
         self._unwritten: Offset | None = None
         # The end of the batch that `latest` has decided last, and what was counted for its cuts.
@@ -78,7 +90,13 @@ class Planner:
     def _take_up(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self._plans:
-                self._plans[name] = StreamPlan(name, self._kind, self._requests, self.progress)
+                self._plans[name] = StreamPlan(
+                    name,
+                    self._kind,
+                    self._requests,
+                    self.progress,
+                    longest=self._limits.longest,
+                )
 
     def _find(self, known: Iterable[str] = (), *, complete: bool = False) -> None:
         """Take up the streams that streamPattern and streamMetadata choose now, and let go of those that they do not.

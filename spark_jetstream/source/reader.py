@@ -12,7 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -31,6 +31,7 @@ from spark_jetstream.schema import GivenField, as_declared, declared_schema
 from spark_jetstream.source.advice import advice
 from spark_jetstream.source.kinds.choice import kind_of
 from spark_jetstream.source.kinds.kind import Access, Driver, ReadKind, TaskInput
+from spark_jetstream.source.limits import PLAN_LIMITS, PlanLimits
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.spark_process import ease_next_tasks, find_file, log_as_spark
@@ -61,6 +62,7 @@ The flag: the query has a checkpoint.
 
 class _Source:
     streaming: bool
+    limits: ClassVar[PlanLimits] = PLAN_LIMITS
 
     def __init__(
         self, options: Mapping[str, object], schema: StructType, prepare: Prepare | None = None
@@ -111,7 +113,7 @@ class _Source:
             if self._prepare is not None:
                 self._prepare(self.options, resumed)
             options = self.kind.with_filters(self._requests(resumed=resumed))
-            self._planner = Planner(options, self._connect)
+            self._planner = Planner(options, self._connect, limits=self.limits)
         return self._planner
 
     def _requests(self, *, resumed: bool = False) -> Requests:

@@ -28,13 +28,22 @@ A pattern that chooses one must begin so too.
 
 
 class Selection:
-    """The streams that match. Used by one thread."""
+    """The streams that match. Used by one thread.
+
+    Two looks of a running query are at least `find_every` seconds of `clock` apart.
+    """
 
     def __init__(
-        self, options: SourceOptions, requests: Requests, clock: Callable[[], float]
+        self,
+        options: SourceOptions,
+        requests: Requests,
+        clock: Callable[[], float],
+        *,
+        find_every: float = FIND_EVERY,
     ) -> None:
         self._requests = requests
         self._clock = clock
+        self._find_every = find_every
         self._text = options.stream_pattern or "*"
         self._pattern = name_pattern(self._text)
         self._metadata = [pair.split("=", 1) for pair in options.stream_metadata]
@@ -59,7 +68,7 @@ class Selection:
         return self._text.startswith(apart) and self._pattern.fullmatch(name) is not None
 
     def look(self, *, complete: bool) -> None:
-        """Ask the server for its streams, at most every `FIND_EVERY` seconds.
+        """Ask the server for its streams, at most every `find_every` seconds.
 
         With `complete` now, and all of them: raises what `Requests.call` raises, `ServerBusy` when
         streams are missing in the answer, and `ApiError` when these are only streams that no server
@@ -86,7 +95,7 @@ class Selection:
             log.warning("cannot %s: none matches yet", self._context)
 
     def _is_due(self, now: float) -> bool:
-        return self._looked is None or now - self._looked >= FIND_EVERY
+        return self._looked is None or now - self._looked >= self._find_every
 
     def _look(self, connection: Connection, *, complete: bool) -> None:
         """Ask once. Sets `chosen` and `others`; raises what `look` raises."""

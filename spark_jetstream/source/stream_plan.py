@@ -21,7 +21,7 @@ from spark_jetstream.source.continuity import (
 )
 from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.gets import Gets
-from spark_jetstream.source.interest_streams import is_long
+from spark_jetstream.source.interest_streams import LONG, is_long
 from spark_jetstream.source.kinds.kind import ReadKind
 from spark_jetstream.source.last_read import LastRead, look_up_last_read
 from spark_jetstream.source.matches import LastMatch, UnmatchedRanges
@@ -48,12 +48,21 @@ class StreamPlan:
 
     The plans of different streams share only what is thread-safe. Except for `see` and
     `note_deleted` the methods need a state that `see` has taken. They raise what `Requests.call`
-    raises.
+    raises. `longest` is that of `interest_streams.is_long`.
     """
 
-    def __init__(self, name: str, kind: ReadKind, requests: Requests, progress: LazyCommit) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: ReadKind,
+        requests: Requests,
+        progress: LazyCommit,
+        *,
+        longest: int = LONG,
+    ) -> None:
         options = kind.options
         self.name = name
+        self._longest = longest
         self.context = f"read stream {name} (option {options.chosen_by})"
         #: The state as last seen; None before that, and after the stream was deleted.
         self.known: StreamSummary | None = None
@@ -95,7 +104,7 @@ class StreamPlan:
         """
         state = self._settled(reply, position)
         self.probe.check(state)
-        endangered = is_long(state) and self._requests.can(PURGE_OF_LONG_STREAMS)
+        endangered = is_long(state, self._longest) and self._requests.can(PURGE_OF_LONG_STREAMS)
         self._kind.check(state)
         use = read_use(self._options, endangered=endangered)
         check_retention(state, self._options, use)

@@ -84,7 +84,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJetStream]:
 
 
 def driver(url: str, **given: str) -> Planner:
-    return planning.driver(url, streaming=False, **{**HASTE, **given})
+    options: dict[str, Any] = {**HASTE, **given}
+    return planning.driver(url, streaming=False, **options)
 
 
 def read(url: str, reader: Callable[..., Any], part: SequenceRange | None = None) -> int:

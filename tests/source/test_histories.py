@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.source import selection
+from spark_jetstream.source.limits import PlanLimits
+from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.source.histories import History, warnings_of
 from tests.support.client import set_timing
@@ -28,7 +29,7 @@ def test_each_message_is_read_once_or_reported(
 ) -> None:
     # No leader changes here, and a query looks for streams each time.
     set_timing(monkeypatch, election=0.0)
-    monkeypatch.setattr(selection, "FIND_EVERY", 0.0)
+    monkeypatch.setattr(JetStreamStreamReader, "limits", PlanLimits(find_every=0.0))
     with Publisher(server.url) as publisher, JetStreamAdmin(servers=server.url) as admin:
         # A server removes the folder of all streams with the last one.
         publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"]})

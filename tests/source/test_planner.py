@@ -31,8 +31,9 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import parse_time, rfc3339
-from spark_jetstream.source import interest_streams, reader, stream_plan
+from spark_jetstream.source import reader, stream_plan
 from spark_jetstream.source.kinds.choice import kind_of
+from spark_jetstream.source.limits import PLAN_LIMITS, PlanLimits
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.probes import ConsumerProbe, DirectProbe
@@ -265,18 +266,19 @@ def test_a_long_interest_stream(
         )
         fill(server.url, name, 60)
 
-    def ranges(name: str) -> list[SequenceRange]:
-        return driver(server.url, name, streaming=False).batch_ranges()
+    def ranges(name: str, limits: PlanLimits) -> list[SequenceRange]:
+        return driver(server.url, name, streaming=False, limits=limits).batch_ranges()
 
-    assert not any(part.read_with == "direct" for name in "SN" for part in ranges(name))
+    planned = [part for name in "SN" for part in ranges(name, PLAN_LIMITS)]
+    assert not any(part.read_with == "direct" for part in planned)
     warnings = [
         message
         for message in caplog.messages
         if "when the stream spans more than 50,000 sequences" in message
     ]
     assert [message.split()[1] for message in warnings] == ["N"]
-    monkeypatch.setattr(interest_streams, "LONG", 59)
-    planned = ranges("S")
+    short = PlanLimits(longest=59)
+    planned = ranges("S", short)
     assert all(part.read_with == "direct" for part in planned)
     assert read(server.url, planned) == {"S": list(range(1, 61))}
     assert (
@@ -287,10 +289,11 @@ def test_a_long_interest_stream(
         with pytest.raises(
             OptionError, match=r"spans 60 sequences: .* may remove all .* set allow_direct on"
         ) as raised:
-            driver(server.url, "N", streaming=streaming).initial()
+            driver(server.url, "N", streaming=streaming, limits=short).initial()
         assert raised.value.option == "readWith"
     monkeypatch.setattr(stream_plan, "PURGE_OF_LONG_STREAMS", for_none(PURGE_OF_LONG_STREAMS))
-    assert not any(part.read_with == "direct" for name in "SN" for part in ranges(name))
+    planned = [part for name in "SN" for part in ranges(name, short)]
+    assert not any(part.read_with == "direct" for part in planned)
 
 
 def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(

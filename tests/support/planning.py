@@ -8,8 +8,9 @@ them.
 from __future__ import annotations
 
 import random
+import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.advice import READERS
+from spark_jetstream.source.limits import PLAN_LIMITS, PlanLimits
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
 from tests.support.reading import QUICK, SETTINGS, connecting, sequences
@@ -52,7 +54,13 @@ STATE = StreamSummary(
 
 
 def driver(
-    url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any
+    url: str,
+    stream: str = "S",
+    *,
+    streaming: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+    limits: PlanLimits = PLAN_LIMITS,
+    **given: Any,
 ) -> Planner:
     """A driver as the reader makes it, of a stream, or of the bucket or the pattern that is given."""
     what = (
@@ -60,8 +68,7 @@ def driver(
     )
     named = {name: str(value) for name, value in {**what, **given}.items()}
     options = SourceOptions.from_spark({**QUICK, "servers": url, **named}, streaming=streaming)
-    to_server = connecting(options.connection)
-    return Planner(options, to_server) if clock is None else Planner(options, to_server, clock)
+    return Planner(options, connecting(options.connection), clock, limits=limits)
 
 
 def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:

@@ -19,6 +19,7 @@ from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.source.durable.progress import Progress
+from spark_jetstream.source.interest_streams import LONG
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
 from tests.support.reading import options
@@ -96,7 +97,7 @@ class Run:
     its connection.
 
     Other URLs than the stream's have another login, or lead elsewhere; `given` are connection
-    options.
+    options. An interest stream of more than `longest` sequences is a long one.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Run:
         url: str = "",
         fail: bool = True,
         patience: float = 15.0,
+        longest: int = LONG,
         **given: str,
     ) -> None:
         self.stream = stream
@@ -113,7 +115,9 @@ class Run:
         query = {"stream": stream.name, "durable": "query", "failOnDataLoss": str(fail)}
         query |= {"subjects": ",".join(filters)} if filters else {}
         self.progress = Progress(
-            Requests(self.wire, patience), SourceOptions.from_spark(query, streaming=True)
+            Requests(self.wire, patience),
+            SourceOptions.from_spark(query, streaming=True),
+            longest=longest,
         )
 
     def open(self, *, fresh: bool = True) -> Run:

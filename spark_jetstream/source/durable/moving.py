@@ -37,19 +37,28 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.durable.consumer_state import ConsumerState
 from spark_jetstream.source.durable.consumers import DurableConsumers, taken
 from spark_jetstream.source.durable.stream_progress import StreamProgress
-from spark_jetstream.source.interest_streams import is_long
+from spark_jetstream.source.interest_streams import LONG, is_long
 from spark_jetstream.source.probes import probe_of
 
 log = logging.getLogger(__name__)
 
 
 class MovingProgress(StreamProgress):
-    """A `StreamProgress` whose commits move the consumer."""
+    """A `StreamProgress` whose commits move the consumer.
+
+    `longest` is that of `interest_streams.is_long`.
+    """
 
     def __init__(
-        self, consumers: DurableConsumers, options: SourceOptions, state: StreamSummary
+        self,
+        consumers: DurableConsumers,
+        options: SourceOptions,
+        state: StreamSummary,
+        *,
+        longest: int = LONG,
     ) -> None:
         super().__init__(consumers, options, state)
+        self._longest = longest
         self._stand_in = stand_in(self._name)
         #: The run resumes from a checkpoint, and has committed nothing yet: the consumer may be
         #: ahead of the checkpoint.
@@ -106,7 +115,7 @@ class MovingProgress(StreamProgress):
         state = self._consumers.stream(self._stream)
         if self._stand_in_is_left:
             # Only now: `_look` has shown that no earlier run is alive.
-            self._delete_stand_in(long=is_long(state))
+            self._delete_stand_in(long=is_long(state, self._longest))
         if not self._can_commit(state, next_sequence):
             return
         # Below `first_kept` nothing is left that the consumer could have passed over.
@@ -192,7 +201,7 @@ class MovingProgress(StreamProgress):
         if standing_in.run != self._consumers.run:
             raise taken(self._name, self._stream, standing_in)
         consumer = self._create(standing_in.next)
-        self._delete_stand_in(long=is_long(now))
+        self._delete_stand_in(long=is_long(now, self._longest))
         return consumer
 
     # Moving
@@ -224,7 +233,7 @@ class MovingProgress(StreamProgress):
         At each moment one of two consumers holds what is not committed. A crash between two steps
         leaves the consumer, or the stand-in, or both; `open` and `_look` repair that.
         """
-        long = is_long(state)
+        long = is_long(state, self._longest)
         if long and to > consumer.next:
             return self._move_by_purge(consumer, to)
         self._stand_in_is_left = True  # until it is deleted below, or by the next commit

@@ -20,6 +20,7 @@ from spark_jetstream.source.durable.consumers import DurableConsumers
 from spark_jetstream.source.durable.moving import MovingProgress
 from spark_jetstream.source.durable.purging import PurgingProgress
 from spark_jetstream.source.durable.stream_progress import StreamProgress
+from spark_jetstream.source.interest_streams import LONG
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,14 @@ class Progress:
       not held;
     - `JetStreamError` when another run has taken the consumer over, or another client uses or moved
       it.
+
+    `longest` is that of `interest_streams.is_long`.
     """
 
-    def __init__(self, requests: Requests, options: SourceOptions) -> None:
+    def __init__(self, requests: Requests, options: SourceOptions, *, longest: int = LONG) -> None:
         self._requests = requests
         self._options = options
+        self._longest = longest
         # The token of this run is new with each object, so that an earlier run notices it.
         self._consumers = DurableConsumers(requests, options.subjects, run=uuid.uuid4().hex)
         #: The progress on each stream, from `open` on.
@@ -67,8 +71,11 @@ class Progress:
 
     def _open(self, state: StreamSummary, *, fresh: bool) -> None:
         # A work queue keeps each message until it is acknowledged or purged, so its commits purge.
-        kind = PurgingProgress if state.retention == "workqueue" else MovingProgress
-        progress = kind(self._consumers, self._options, state)
+        progress: StreamProgress
+        if state.retention == "workqueue":
+            progress = PurgingProgress(self._consumers, self._options, state)
+        else:
+            progress = MovingProgress(self._consumers, self._options, state, longest=self._longest)
         progress.open(state, fresh=fresh)
         self._streams[state.name] = progress
 

@@ -15,7 +15,6 @@ import pytest
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, PermissionDenied, RequestTimeout
 from spark_jetstream.protocol.features import CONSUMER_RESET
-from spark_jetstream.source import interest_streams
 from spark_jetstream.source.durable import consumer_state
 from spark_jetstream.testing import NatsServer
 from tests.support.features import for_all, for_none
@@ -74,15 +73,19 @@ def _old(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(server: NatsServer) -> Iterator[Run]:
-    """A run on the interest stream S with ten messages, as the user who may not move a consumer."""
+def made(server: NatsServer) -> Iterator[Stream]:
+    """The interest stream S, as the user who may not move a consumer."""
     stream = Stream(server.url.replace("//", "//spark:spark@"), "S", retention="interest")
     stream.publisher.store = server.store_dir  # each test makes S again
-    run = Run(stream).open()
-    stream.fill(10)
-    yield run
+    yield stream
     stream.delete()
     stream.publisher.close()
+
+
+@pytest.fixture
+def run(made: Stream) -> Run:
+    """A run on that stream with ten messages."""
+    return Run(made).begin(10)
 
 
 @pytest.mark.parametrize(
@@ -279,14 +282,14 @@ def test_a_long_backlog(stream: Maker, caplog: pytest.LogCaptureFixture) -> None
     assert not caplog.records
 
 
-def test_back_in_a_long_backlog(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_back_in_a_long_backlog(made: Stream) -> None:
     """The stand-in of a move back stays until the stream is short: one consumer is deleted, not
     two.
     """
-    made = run.stream
+    run = Run(made, longest=5).begin(5)
     make_consumer(made, "other")
-    run.commit(8)
-    monkeypatch.setattr(interest_streams, "LONG", 5)
+    run.commit(5)
+    made.fill(5)
     run.commit(3)
     assert position(made) == 3
     assert sorted(consumers(made)) == ["other", "query", STAND_IN]
@@ -298,9 +301,9 @@ def test_back_in_a_long_backlog(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_long_backlog_that_may_not_be_removed(
-    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    made: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(interest_streams, "LONG", 2)
+    run = Run(made, longest=2).begin(10)
     run.wire.deny("CONSUMER.LIST")
     run.commit(3)
     assert "stream S keeps messages that no consumer needs any more: not allowed" in caplog.text
