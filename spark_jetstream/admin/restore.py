@@ -39,17 +39,27 @@ from spark_jetstream.streams.lookup import streams_of
 
 log = logging.getLogger(__name__)
 
-# Seconds for the reply to a chunk: the server writes the chunks before it first.
-_CHUNK_TIMEOUT = 30.0
-# Seconds for the reply to the end: a server before 2.15 only then reads the received data, which
-# takes minutes for a large stream. The nats tool waits as long
-# (`test_the_end_of_a_restore_takes_its_time`).
-_END_TIMEOUT = 3600.0
-_ROUTED = 4.0  # seconds, shorter than a server waits for data
 # Fields of a stream's state that a restore must bring back.
 _COMPARED = ("messages", "bytes", "first_seq", "last_seq")
 # Prefixes of the streams of buckets. The subjects of their messages have the bucket's name.
 _BUCKETS = ("KV_", "OBJ_")
+
+
+@dataclass(frozen=True)
+class RestoreTimes:
+    """How long a restore waits for the server, in seconds."""
+
+    chunk: float = 30.0
+    """For the reply to a chunk: the server writes the chunks before it first."""
+    end: float = 3600.0
+    """For the reply to the end: a server before 2.15 only then reads the received data, which takes
+    minutes for a large stream. The nats tool waits as long
+    (`test_the_end_of_a_restore_takes_its_time`)."""
+    routed: float = 4.0
+    """Until a server of a cluster hears the first chunk: shorter than it waits for data."""
+
+
+RESTORE_TIMES = RestoreTimes()
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,7 @@ def restore(
     *,
     checking: Progress | None = None,
     progress: Progress | None = None,
+    times: RestoreTimes = RESTORE_TIMES,
 ) -> Restored:
     """Create a stream, with its consumers, from the backup at `source`.
 
@@ -84,7 +95,7 @@ def restore(
 
     ``name`` is another name for the stream, ``changes`` are other values for fields of its
     configuration. ``checking`` is called with the bytes read and their total, ``progress`` with the
-    bytes sent and their total.
+    bytes sent and their total. ``times`` are those to wait for the server.
 
     Raises:
         BackupError: The backup is damaged, or the server cannot restore it; or the restore failed
@@ -108,7 +119,7 @@ def restore(
         if not archive:
             _refuse_other_form(saved, config)
         _refuse_taken_subjects(api.connection, config)
-        info = _Restore(api, saved, config, archive).carry_out(progress)
+        info = _Restore(api, saved, config, archive, times).carry_out(progress)
         sha256 = saved.manifest.data_sha256 if saved.manifest else ""
         return Restored(info, tuple(_changed(saved, info)), tuple(_notes(saved, config)), sha256)
 
@@ -145,7 +156,14 @@ def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None
 class _Restore:
     """One restore. After an error it removes the stream."""
 
-    def __init__(self, api: Api, saved: Saved, config: StreamConfig, archive: bool) -> None:
+    def __init__(
+        self,
+        api: Api,
+        saved: Saved,
+        config: StreamConfig,
+        archive: bool,
+        times: RestoreTimes,
+    ) -> None:
         self.name = config.name
         self.context = f"restore stream {config.name} from {saved.source}"
         self._api = api
@@ -153,6 +171,7 @@ class _Restore:
         self._saved = saved
         self._config = config
         self._archive = archive
+        self._times = times
         self._to = ""
 
     def carry_out(self, progress: Progress | None) -> StreamInfo:
@@ -184,7 +203,7 @@ class _Restore:
         # Each chunk is one message, which the server limits to its max_payload.
         size = min(CHUNK_SIZE, self._connection.max_payload)
         while piece := self._saved.data.read(size):
-            answer = self._ask(piece) if sent else self._ask_first(piece)
+            answer = self._ask(piece, self._times.chunk) if sent else self._ask_first(piece)
             # An empty reply asks for the next chunk; any other one ends the restore
             # (`test_an_answer_to_a_chunk_ends_it`).
             if answer:
@@ -196,7 +215,8 @@ class _Restore:
             if progress is not None:
                 progress(sent, self._saved.size)
         # The empty request ends the data. Its reply is that of a request that creates a stream.
-        return StreamInfo.from_server(self._refuse(self._ask(b"", _END_TIMEOUT)), self.context)
+        end = self._refuse(self._ask(b"", self._times.end))
+        return StreamInfo.from_server(end, self.context)
 
     def _ask_first(self, piece: bytes) -> bytes:
         """Send the first chunk.
@@ -204,22 +224,22 @@ class _Restore:
         In a cluster, interest of the server that receives it may not have spread yet.
         """
         # The server ends a restore after five seconds without data.
-        deadline = Deadline(_ROUTED)
+        deadline = Deadline(self._times.routed)
         backoff = Backoff()
         while True:
             try:
-                return self._ask(piece)
+                return self._ask(piece, self._times.chunk)
             except NoResponders:
                 if deadline.expired:
                     raise
                 backoff.pause(deadline)
 
-    def _ask(self, piece: bytes, timeout: float = 0.0) -> bytes:
+    def _ask(self, piece: bytes, timeout: float) -> bytes:
         # A server waits five seconds for the next piece, so a longer wait for the connection is
         # useless.
         patience = self._api.options.request_timeout
         self._connection.wait(patience)
-        seconds = max(timeout or _CHUNK_TIMEOUT, patience)
+        seconds = max(timeout, patience)
         return self._connection.request(self._to, piece, context=self.context, timeout=seconds)
 
     def _refuse(self, answer: bytes) -> dict[str, Any]:

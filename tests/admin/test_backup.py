@@ -23,11 +23,10 @@ import pytest
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.admin import restore as restore_module
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.backup import SILENCE, Backup, Progress, backup
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Draft, Framing, checked, opened
-from spark_jetstream.admin.restore import Restored
+from spark_jetstream.admin.restore import Restored, RestoreTimes, restore
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.errors import (
     BackupError,
@@ -937,23 +936,19 @@ def test_an_answer_to_a_chunk_ends_it(
 
 
 def test_the_end_of_a_restore_takes_its_time(
-    there: There,
-    nats_server_factory: Callable[..., NatsServer],
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    nats_server_factory: Callable[..., NatsServer], whole: Path
 ) -> None:
     """A server before 2.15 only then reads what it has received."""
-    monkeypatch.setattr(restore_module, "_CHUNK_TIMEOUT", 0.1)
     server = nats_server_factory()
-    behind = replace(there, requests=Requester(options(server.url, requestTimeout="2s")))
+    requests = Requester(options(server.url, requestTimeout="2s"))
 
     def work(done: int, total: int) -> None:
         if done == total:
             server.pause()
             threading.Timer(4, server.resume).start()
 
-    Streams(behind.requests).restore(whole, progress=work)
-    assert behind.requests.account().streams == 1
+    restore(requests, whole, None, {}, progress=work, times=RestoreTimes(chunk=0.1))
+    assert requests.account().streams == 1
 
 
 @pytest.mark.full
