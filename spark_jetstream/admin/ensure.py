@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 OPTION = "ensureStream"
 _NOTE = f" (option {OPTION})"
-_VALID = 60.0  # seconds for which a process remembers that the streams are as described
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,28 @@ class Ensure:
     streams: tuple[str, ...]
 
 
-# The options that were carried out, and when, by the monotonic clock.
+@dataclass(frozen=True)
+class EnsureTimes:
+    """How long a process remembers that the streams are as described."""
+
+    valid: float = 60.0
+    """In seconds of `clock`."""
+    clock: Callable[[], float] = time.monotonic
+
+
+ENSURE_TIMES = EnsureTimes()
+
+# The options that were carried out, and when, by `EnsureTimes.clock`.
 _ensured: dict[Ensure, float] = {}
 
 
 def ensure_streams(
-    ensure: Ensure, connect: Connect, find_file: Callable[[str], str], *, remembered: bool = False
+    ensure: Ensure,
+    connect: Connect,
+    find_file: Callable[[str], str],
+    *,
+    remembered: bool = False,
+    times: EnsureTimes = ENSURE_TIMES,
 ) -> None:
     """Create the streams that do not exist.
 
@@ -64,7 +79,7 @@ def ensure_streams(
     # Spark makes a writer for each micro-batch. Each would ask the server
     # (`test_a_query_that_writes_asks_once_a_minute`).
     done = _ensured.get(ensure) if remembered else None
-    if done is not None and time.monotonic() - done < _VALID:
+    if done is not None and times.clock() - done < times.valid:
         return
     wanted = described(ensure, find_file)
     # At the start of a query, a server that does not answer is most likely the wrong one. A later
@@ -83,7 +98,7 @@ def ensure_streams(
             f"{error}; option {OPTION} needs {_subjects(ensure, wanted)}", subject=error.subject
         ) from None
     # Only success is remembered.
-    _ensured[ensure] = time.monotonic()
+    _ensured[ensure] = times.clock()
 
 
 def described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from spark_jetstream.admin import ensure as ensure_module
-from spark_jetstream.admin.ensure import Ensure, ensure_streams
+from spark_jetstream.admin.ensure import ENSURE_TIMES, Ensure, EnsureTimes, ensure_streams
 from spark_jetstream.client.pool import connect
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import (
@@ -280,10 +280,17 @@ def ensured(nats_server: NatsServer) -> Ensured:
         meddle: Callable[[str, bytes], bytes | None] = lambda subject, body: None,
         conflict: Any = "error",
         remembered: bool = False,
+        times: EnsureTimes = ENSURE_TIMES,
     ) -> list[str]:
         meddler = Meddler(connect(options), meddle)
         ensure = Ensure(options, json.dumps(described), conflict, ())
-        ensure_streams(ensure, lambda patience: meddler, lambda path: path, remembered=remembered)  # type: ignore[arg-type,return-value]
+        ensure_streams(
+            ensure,
+            lambda patience: meddler,  # type: ignore[arg-type,return-value]
+            str,
+            remembered=remembered,
+            times=times,
+        )
         return meddler.asked
 
     return run
@@ -334,17 +341,15 @@ def test_an_answer_that_is_lost(ensured: Ensured, new_stream: New, publisher: Pu
     assert name in names(publisher)
 
 
-def test_a_query_that_writes_asks_once_a_minute(
-    ensured: Ensured, new_stream: New, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_that_writes_asks_once_a_minute(ensured: Ensured, new_stream: New) -> None:
     name = new_stream()
     described = {"name": name, "subjects": [f"{name}.>"]}
     assert ensured(described, remembered=True) == [f"INFO.{name}", f"CREATE.{name}"]
     assert ensured(described, remembered=True) == []
     assert ensured(described) == [f"INFO.{name}"]
     assert ensured({**described, "max_msgs": -1}, remembered=True) == [f"INFO.{name}"]
-    monkeypatch.setattr(ensure_module, "_VALID", 0.0)
-    assert ensured(described, remembered=True) == [f"INFO.{name}"]
+    a_minute_later = EnsureTimes(clock=lambda: time.monotonic() + 60)
+    assert ensured(described, remembered=True, times=a_minute_later) == [f"INFO.{name}"]
 
 
 INFO, CREATE, UPDATED = (
