@@ -19,7 +19,12 @@ from spark_jetstream.admin.api import (
 )
 from spark_jetstream.admin.assets import Asset, filter_fault
 from spark_jetstream.admin.balance import Balanced
-from spark_jetstream.admin.deliveries import DeliveredMessage, Receiver
+from spark_jetstream.admin.deliveries import (
+    DELIVERY_TIMES,
+    DeliveredMessage,
+    DeliveryTimes,
+    Receiver,
+)
 from spark_jetstream.admin.models.asked import changed, named, parse_user
 from spark_jetstream.admin.models.changes import Difference
 from spark_jetstream.admin.models.consumers import (
@@ -71,8 +76,9 @@ class Consumers(Balanced):
     what was asked for; `OptionError` for an argument that cannot be one.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, times: DeliveryTimes = DELIVERY_TIMES) -> None:
         self._api = api
+        self._times = times
 
     # Looking
 
@@ -478,7 +484,7 @@ class Consumers(Balanced):
         # The server would send no answer at all before a message is acknowledged.
         if not request.expires and waits_for_acks(info):
             return []
-        messages = Pull(self._api.connection, info, request).run()
+        messages = Pull(self._api.connection, info, request, self._times).run()
         # A consumer with ack_policy none does not listen for acknowledgements (status 503).
         if ack == "none" or info.config.ack_policy == "none":
             return messages
@@ -522,7 +528,7 @@ class Consumers(Balanced):
             return info
 
         load()
-        receiver = Receiver(self._api, stream, load, idle)
+        receiver = Receiver(self._api, stream, load, idle, self._times)
         doing = f"receiving from consumer {name} of stream"
         messages = through_outages(
             receiver,

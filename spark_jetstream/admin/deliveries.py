@@ -18,9 +18,24 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import whole_number
 from spark_jetstream.protocol.wire import Frames, Status, parse_status
 from spark_jetstream.streams.latest import END
+from spark_jetstream.streams.session import UNHEARD, UNHEARD_PAUSE
 
 _FLOW_CONTROL = "$JS.FC."  # the beginning of subjects at which the server awaits an answer
-_SILENCE = 30.0  # seconds without a message, until a push consumer without heartbeats is asked for
+
+
+@dataclass(frozen=True)
+class DeliveryTimes:
+    """How long a client waits for deliveries before it doubts that the consumer is there."""
+
+    silence: float = 30.0
+    """Seconds without a message, until a push consumer without heartbeats is asked for."""
+    unheard: int = UNHEARD
+    """How many pull requests nobody hears before the consumer is taken to be gone."""
+    unheard_pause: float = UNHEARD_PAUSE
+    """Seconds between two of them."""
+
+
+DELIVERY_TIMES = DeliveryTimes()
 
 
 @dataclass(frozen=True)
@@ -61,12 +76,14 @@ class Receiver:
         stream: str,
         load: Callable[[], ConsumerInfo],
         idle: float,
+        times: DeliveryTimes = DELIVERY_TIMES,
     ) -> None:
         self.part = SequenceRange(stream, 1, END, None, "")
         self.next = 1
         self._api = api
         self._load = load
         self._idle = idle
+        self._times = times
         # The consumer's number of its last delivery, once one is known.
         self._last: int | None = None
 
@@ -78,7 +95,7 @@ class Receiver:
         quiet = Deadline(self._idle)
         with connection.subscribe(*_subscription_of(config)) as inbox:
             while not quiet.expired:
-                frames = inbox.get(quiet.within(_longest_silence(config)))
+                frames = inbox.get(quiet.within(self._longest_silence(config)))
                 if frames is None and not quiet.expired:
                     frames = self._check_alive(connection, inbox, config)
                     yield None
@@ -122,9 +139,15 @@ class Receiver:
             raise ConsumerLost("the consumer delivers to another subject or group now")
         # Without heartbeats silence means nothing: there may be no message.
         if _heartbeat(config):
-            silence = _longest_silence(config)
+            silence = self._longest_silence(config)
             raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
         return None
+
+    def _longest_silence(self, config: ConsumerConfig) -> float:
+        """Return after how many seconds without a message the consumer is checked."""
+        # ADR-37: two missing heartbeats are a fault. One second is added for the way.
+        heartbeat = _heartbeat(config)
+        return 2 * heartbeat + 1 if heartbeat else self._times.silence
 
     def _delivered(self, frame: Frames, config: ConsumerConfig) -> DeliveredMessage | None:
         """Return the message in a frame; None if it is a status."""
@@ -188,13 +211,6 @@ def _heartbeat(config: ConsumerConfig) -> float:
     """Return the seconds between heartbeats that this client can rely on; 0 for none."""
     # The clients of a queue group share the heartbeats: each gets only some of them.
     return 0.0 if config.deliver_group else config.idle_heartbeat / 1e9
-
-
-def _longest_silence(config: ConsumerConfig) -> float:
-    """Return after how many seconds without a message the consumer is checked."""
-    # ADR-37: two missing heartbeats are a fault. One second is added for the way.
-    heartbeat = _heartbeat(config)
-    return 2 * heartbeat + 1 if heartbeat else _SILENCE
 
 
 def _delivers_once(config: ConsumerConfig) -> bool:

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.admin.api import checked
-from spark_jetstream.admin.deliveries import DeliveredMessage, delivered_messages
+from spark_jetstream.admin.deliveries import (
+    DELIVERY_TIMES,
+    DeliveredMessage,
+    DeliveryTimes,
+    delivered_messages,
+)
 from spark_jetstream.admin.models.consumers import ConsumerInfo
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
@@ -22,7 +27,6 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import RUN
 from spark_jetstream.protocol.units import Nanoseconds
 from spark_jetstream.protocol.wire import Frames, Status
-from spark_jetstream.streams.session import UNHEARD, UNHEARD_PAUSE
 
 _MOST = 1000  # messages of one call
 # Seconds. A server may drop a pull that expires sooner before it looks for messages.
@@ -136,10 +140,17 @@ def waits_for_acks(info: ConsumerInfo) -> bool:
 class Pull:
     """One pull request on its way: sends it, and collects its messages."""
 
-    def __init__(self, connection: Connection, info: ConsumerInfo, request: PullRequest) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        info: ConsumerInfo,
+        request: PullRequest,
+        times: DeliveryTimes = DELIVERY_TIMES,
+    ) -> None:
         self.messages: list[DeliveredMessage] = []
         self._connection = connection
         self._request = request
+        self._times = times
         self._stream = info.stream_name
         self._subject = jsapi.subject(
             connection.prefix,
@@ -186,7 +197,7 @@ class Pull:
                 return
             elif self._may_be_heard_later(event):
                 self._unheard += 1
-                time.sleep(UNHEARD_PAUSE)
+                time.sleep(self._times.unheard_pause)
                 # The first request is over: nobody has it.
                 inbox.publish(self._subject, self._request.body(), 1)
             elif self._is_end(event):
@@ -199,7 +210,7 @@ class Pull:
         """
         # After the first message 503 means that the consumer is gone.
         unheard = status.code == jsapi.NO_RESPONDERS and not self.messages
-        return unheard and self._unheard < UNHEARD
+        return unheard and self._unheard < self._times.unheard
 
     def _is_end(self, status: Status) -> bool:
         """Return whether a status ends the request; raise it if it refuses the request."""

@@ -18,8 +18,9 @@ from spark_jetstream.admin import (
     DeliveredMessage,
     JetStreamAdmin,
     parse_ack,
-    pulls,
 )
+from spark_jetstream.admin.consumers import Consumers
+from spark_jetstream.admin.deliveries import DeliveryTimes
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.subscription import CoreMessage as Heard
@@ -577,10 +578,10 @@ def test_next_asks_again_where_nobody_has_heard(
     assert [each.message.seq for each in admin.consumers.next(stream, "c", count)] == list(
         range(1, count + 1)
     )
-    monkeypatch.setattr(pulls, "UNHEARD", 3)
     unheard = 5
+    hasty = Consumers(admin._api, times=DeliveryTimes(unheard=3))
     with pytest.raises(ConsumerLost, match="503"):
-        admin.consumers.next(stream, "c", count)
+        hasty.next(stream, "c", count)
 
 
 def test_next_without_heartbeats(nats_server: NatsServer) -> None:

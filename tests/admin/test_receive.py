@@ -17,9 +17,10 @@ from spark_jetstream.admin import (
     DEFAULT_CONSUMER,
     DeliveredMessage,
     JetStreamAdmin,
-    deliveries,
     parse_ack,
 )
+from spark_jetstream.admin.consumers import Consumers
+from spark_jetstream.admin.deliveries import DeliveryTimes
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.subscription import Subscribed
 from spark_jetstream.errors import ConsumerNotFound, DataLossError, JetStreamError, OptionError
@@ -250,12 +251,10 @@ def test_clients_of_a_group_share_the_messages(
         assert sorted([*shares[0].result(), *shares[1].result()]) == list(range(1, 51))
 
 
-def test_a_consumer_that_delivers_elsewhere_is_followed(
-    admin: JetStreamAdmin, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deliveries, "_SILENCE", 0.2)
+def test_a_consumer_that_delivers_elsewhere_is_followed(admin: JetStreamAdmin, stream: str) -> None:
     admin.consumers.create(stream, "c", DEFAULT_CONSUMER, deliver_subject=f"d.{stream}")
-    messages = admin.consumers.receive(stream, "c", timeout=60)
+    hasty = Consumers(admin._api, times=DeliveryTimes(silence=0.2))
+    messages = hasty.receive(stream, "c", timeout=60)
     admin.publish(f"{stream}.a", "")
     admin.consumers.ack(next(messages))
     admin.consumers.update(stream, "c", deliver_group="g")
