@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import nats.errors
 
 from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.limits import LIMITS, Limits
 from spark_jetstream.client.login import Login
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.multiplexer import Multiplexer
@@ -56,8 +57,10 @@ class Connection:
         options: ConnectionOptions,
         loop: asyncio.AbstractEventLoop,
         timing: Timing = TIMING,
+        limits: Limits = LIMITS,
     ) -> None:
         self.timing = timing
+        self.limits = limits
         self.options = options
         self.prefix = options.api_prefix_resolved
         self._loop = Loop(loop)
@@ -203,7 +206,7 @@ class Connection:
             carries = Carries.MESSAGES
         # Random: two inboxes of one name would mix their answers up.
         name = f"{self.options.inbox_prefix}.{secrets.token_hex(11)}"
-        inbox = Inbox(self._registry, name, carries)
+        inbox = Inbox(self._registry, name, carries, self.limits)
         subject = f"{inbox.subject}.{token}"
 
         def subscribe() -> None:
@@ -224,7 +227,7 @@ class Connection:
         `group` is empty for no group. `Inbox.get` raises a refused subscription. Raises
         `ConnectionFailed`.
         """
-        inbox = Subscribed(self._registry, (subject,))
+        inbox = Subscribed(self._registry, (subject,), self.limits)
         self._subscribe(inbox, subject, group)
         return inbox
 
@@ -235,7 +238,7 @@ class Connection:
         if given. A message that matches two subjects comes twice. Raises `PermissionDenied` and
         `ConnectionFailed`.
         """
-        listener = Listener(self._registry, subjects)
+        listener = Listener(self._registry, subjects, self.limits)
         try:
             for subject in listener.subjects:
                 self._subscribe(listener, subject, group)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import nats.errors
 
+from spark_jetstream.client.limits import LIMITS, Limits
 from spark_jetstream.client.reasons import error_text
 from spark_jetstream.client.registry import Carries, Event, Registry
 from spark_jetstream.errors import (
@@ -24,9 +25,6 @@ Pairs = Sequence[tuple[str, str]]
 """Headers: each name with a value; a name may be repeated."""
 _Own = TypeVar("_Own", bound="Inbox")
 
-MOST_WAITING = 96 << 20
-"""Bytes of memory that may wait in an inbox beside those that its reader expects: a limit for
-servers that send more than was requested. The largest message has as many."""
 _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
 # Where much waits, messages that fill less than this part of their memory get their own.
@@ -45,7 +43,11 @@ class Inbox:
     """Whether a refused subscription of the inbox concerns no other inbox and no request."""
 
     def __init__(
-        self, registry: Registry, subject: str, carries: Carries = Carries.ANSWERS
+        self,
+        registry: Registry,
+        subject: str,
+        carries: Carries = Carries.ANSWERS,
+        limits: Limits = LIMITS,
     ) -> None:
         self.subject = subject
         self.carries = carries
@@ -55,9 +57,10 @@ class Inbox:
         self.generation = registry.login.reconnects
         """The login whose connection the inbox uses: since it was made, or last resumed."""
         self._registry = registry
+        self._limits = limits
         # Each event has its bytes of memory.
         self._events: queue.SimpleQueue[tuple[Event, int]] = queue.SimpleQueue()
-        self._most_bytes = MOST_WAITING  # that may wait in `_events`
+        self._most_bytes = limits.inbox  # that may wait in `_events`
         # Bytes that were put and taken. Each thread counts its own.
         self._came = 0  # on the loop's thread
         self._taken = 0  # on the reader's thread
@@ -141,7 +144,7 @@ class Inbox:
 
     def expect(self, most_bytes: int) -> None:
         """Let as many more bytes wait here: the reader asks for so many at a time."""
-        self._most_bytes = MOST_WAITING + most_bytes
+        self._most_bytes = self._limits.inbox + most_bytes
 
     def close(self) -> None:
         """Unsubscribe. What comes later is dropped."""

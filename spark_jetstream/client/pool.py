@@ -11,12 +11,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.limits import LIMITS, Limits
 from spark_jetstream.client.timing import TIMING, Timing
 from spark_jetstream.errors import ConnectionFailed
 from spark_jetstream.options.connection import ConnectionOptions
 
 timing: Timing = TIMING
 """The times of connections that are made from now on."""
+limits: Limits = LIMITS
+"""The limits of connections that are made from now on."""
 _lock = threading.RLock()
 _pool: dict[ConnectionOptions, Connection] = {}
 _opening: dict[ConnectionOptions, Future[Connection]] = {}  # only these attempts add to the pool
@@ -61,7 +64,7 @@ def connect(
             async def make() -> Connection:
                 # It puts the connection into the pool itself: who waits may have been interrupted.
                 try:
-                    connection = Connection(options, loop, timing)
+                    connection = Connection(options, loop, timing, limits)
                     await connection.open(seconds, find_file, starting=starting)
                     with _lock:
                         if _opening.get(options) is opening:

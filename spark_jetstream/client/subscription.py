@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from spark_jetstream.client.inbox import Inbox, Pairs
+from spark_jetstream.client.limits import LIMITS, Limits
 from spark_jetstream.client.registry import Carries, Registry
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.wire import ApiReply, Frames, Status
 
-MOST_BYTES = 64 * 1024 * 1024
-"""Bytes that may wait before the listener drops messages: a limit for readers that are too slow."""
 _OVERHEAD = 200
 """Bytes of memory that a message takes beside its subject and its content."""
 
@@ -71,8 +70,10 @@ class Subscribed(Inbox):
 
     exclusive = True
 
-    def __init__(self, registry: Registry, subjects: Sequence[str]) -> None:
-        super().__init__(registry, subjects[0], Carries.MESSAGES)
+    def __init__(
+        self, registry: Registry, subjects: Sequence[str], limits: Limits = LIMITS
+    ) -> None:
+        super().__init__(registry, subjects[0], Carries.MESSAGES, limits)
         self.subjects = tuple(subjects)
         self.answered = ""
         """The subject of the last answer that its reader published: `get` raises its refusal."""
@@ -100,8 +101,10 @@ class Listener(Subscribed):
     cut. The listener has a queue of its own, because it drops messages where an inbox fails.
     """
 
-    def __init__(self, registry: Registry, subjects: Sequence[str]) -> None:
-        super().__init__(registry, subjects)
+    def __init__(
+        self, registry: Registry, subjects: Sequence[str], limits: Limits = LIMITS
+    ) -> None:
+        super().__init__(registry, subjects, limits)
         self._waiting: queue.SimpleQueue[_Heard] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of the two numbers below
         self._size = 0  # bytes of memory that wait
@@ -181,7 +184,7 @@ class Listener(Subscribed):
         with self._lock:
             size = _memory(message)
             # Once one is missed, the next ones are too, until the reader was told.
-            fits = not self._missed and self._size + size <= MOST_BYTES
+            fits = not self._missed and self._size + size <= self._limits.listener
             if fits:
                 self._size += size
             else:

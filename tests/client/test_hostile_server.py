@@ -21,8 +21,8 @@ import pytest
 from nats.aio.client import ServerVersion
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client import inbox as inbox_module
 from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.limits import LIMITS, Limits
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.registry import Registry
 from spark_jetstream.errors import (
@@ -546,7 +546,7 @@ def test_an_inbox_takes_no_more_than_its_reader_expects(
 ) -> None:
     inbox = Inbox(NO_CONNECTION, "_INBOX.a")
     inbox.expect(8 << 20)
-    most = (inbox_module.MOST_WAITING + (8 << 20)) // size
+    most = (LIMITS.inbox + (8 << 20)) // size
     for _ in range(most + 5):
         inbox.put(event())
     for _ in range(most * 9 // 10):
@@ -556,10 +556,10 @@ def test_an_inbox_takes_no_more_than_its_reader_expects(
     assert inbox.receive(0, "look") is None
 
 
-def test_few_messages_beside_many_for_others_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_messages_beside_many_for_others_may_wait() -> None:
     """They do not keep the memory of what came together with them."""
-    monkeypatch.setattr(inbox_module, "MOST_WAITING", 1 << 20)
-    inbox, others = Inbox(NO_CONNECTION, "_INBOX.a"), frame("S.b", 2, bytes(10_000), reply=b"r")
+    inbox = Inbox(NO_CONNECTION, "_INBOX.a", limits=Limits(inbox=1 << 20))
+    others = frame("S.b", 2, bytes(10_000), reply=b"r")
     scanner, incoming = Scanner(), Incoming(1 << 16)
     scanner.collect = {1, 2}
     for number in range(200):

@@ -19,7 +19,6 @@ from urllib.parse import urlparse
 
 import pytest
 
-from spark_jetstream.client import inbox as inbox_module
 from spark_jetstream.client import tcp
 from spark_jetstream.client.addresses import Addresses
 from spark_jetstream.client.connection import Connection
@@ -30,7 +29,7 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
-from tests.support.client import stored, tls_config, unowned_wire
+from tests.support.client import set_limits, stored, tls_config, unowned_wire
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.reading import create, options, wait_until
@@ -243,7 +242,7 @@ def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> 
 def test_what_is_sent_during_an_outage_does_not_fill_an_inbox(
     proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox_module, "MOST_WAITING", 5 << 20)
+    set_limits(monkeypatch, inbox=5 << 20)
     connection = connect(options(proxy.url))
     with connection.inbox(replies=True) as inbox:
         for reconnects in (1, 2):

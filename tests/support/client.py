@@ -55,6 +55,11 @@ def set_timing(monkeypatch: pytest.MonkeyPatch, **fields: float) -> None:
     monkeypatch.setattr(pool, "timing", dataclasses.replace(pool.timing, **changed))
 
 
+def set_limits(monkeypatch: pytest.MonkeyPatch, **fields: int) -> None:
+    """Give connections that are made from now on other limits than those of `pool.limits`."""
+    monkeypatch.setattr(pool, "limits", dataclasses.replace(pool.limits, **fields))
+
+
 class _Nobody:
     """The owner of a wire that no login uses."""
 
