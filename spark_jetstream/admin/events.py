@@ -10,7 +10,11 @@ import contextlib
 from spark_jetstream.admin.api import Api, consumer_name, stream_name, subject_filter
 from spark_jetstream.admin.event_parsing import PREFIX, event_subjects, parse_event
 from spark_jetstream.admin.models.events import Event
-from spark_jetstream.admin.subscription import Subscription
+from spark_jetstream.admin.subscription import (
+    SUBSCRIPTION_TIMES,
+    Subscription,
+    SubscriptionTimes,
+)
 from spark_jetstream.client.subscription import CoreMessage
 from spark_jetstream.errors import (
     ApiError,
@@ -28,8 +32,9 @@ _SYSTEM = "$SYS.REQ.SERVER.PING"
 class Events:
     """The events of an account; ``admin.events``. Raises what `Api` raises."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, times: SubscriptionTimes = SUBSCRIPTION_TIMES) -> None:
         self._api = api
+        self._times = times
 
     def watch(
         self,
@@ -68,7 +73,7 @@ class Events:
         if prefix is None:
             # Events of another account need no JetStream in this one.
             self._need_jetstream()
-        return Subscription(self._api, subjects, _event, timeout, count)
+        return Subscription(self._api, subjects, _event, timeout, count, times=self._times)
 
     def _need_jetstream(self) -> None:
         """Raise where there can be no event.

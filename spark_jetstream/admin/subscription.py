@@ -11,6 +11,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api, positive, seconds_or_ever, subject_filter
@@ -41,9 +42,20 @@ M = TypeVar("M")
 Read = Callable[[CoreMessage, Timestamp], M]
 Limit = float | None
 
-_SIGN_OF_LIFE = 2.0  # seconds for the reply to a ping
-_QUIET = 10.0  # seconds without a message after which the server is pinged
-_LOOK_AGAIN = 1.0  # seconds
+
+@dataclass(frozen=True)
+class SubscriptionTimes:
+    """How a subscription tells silence from a connection that is lost; in seconds."""
+
+    sign_of_life: float = 2.0
+    """For the reply to a ping."""
+    quiet: float = 10.0
+    """Without a message for so long, the server is pinged."""
+    look_again: float = 1.0
+    """One attempt to go on after a loss waits so long for the connection."""
+
+
+SUBSCRIPTION_TIMES = SubscriptionTimes()
 
 
 class Subscription(Generic[M]):
@@ -65,6 +77,8 @@ class Subscription(Generic[M]):
         timeout: Limit,
         count: Limit,
         queue: str = "",
+        *,
+        times: SubscriptionTimes = SUBSCRIPTION_TIMES,
     ) -> None:
         """Subscribe. ``read`` takes a message and the time when it came, and returns the item."""
         if timeout is not None and not timeout > 0:
@@ -76,6 +90,7 @@ class Subscription(Generic[M]):
         self.gaps = 0
         self._read = read
         self._api = api
+        self._times = times
         self._remaining = math.inf if count is None else count  # items until the end
         # A forked child does not hear the messages that the connection of its parent receives.
         self._pid = os.getpid()
@@ -172,15 +187,15 @@ class Subscription(Generic[M]):
             # The reply to the ping comes after all messages that the server sent before it. Without
             # it, the silence may be that of a server that hangs
             # (`test_silence_is_told_from_a_server_that_hangs`).
-            self._connection.check(_SIGN_OF_LIFE)
+            self._connection.check(self._times.sign_of_life)
             self._ending = True
             # Received messages are still returned.
             self._forget()
-        heard = self._listener.hear(self._deadline.within(_QUIET))
+        heard = self._listener.hear(self._deadline.within(self._times.quiet))
         if heard is None:
             if not (self._ending or self._closed):
                 # The messages before the reply to the ping were received.
-                self._connection.check(_SIGN_OF_LIFE)
+                self._connection.check(self._times.sign_of_life)
                 self._since = _now()
             return None
         self._since = _now()
@@ -196,7 +211,8 @@ class Subscription(Generic[M]):
         backoff = Backoff()
         while not self._closed and not self._deadline.expired:
             try:
-                self._rejoin(self._deadline.within(outage.within(_LOOK_AGAIN)))
+                patience = outage.within(self._times.look_again)
+                self._rejoin(self._deadline.within(patience))
             # No server has answered yet; the connection itself tries them in turn.
             except ConnectionFailed as failure:
                 if outage.expired:
@@ -240,7 +256,7 @@ class Subscription(Generic[M]):
         self._connection.wait(patience)
         generation = self._connection.reconnects
         # nats-py sends its subscriptions before anything else.
-        self._connection.check(_SIGN_OF_LIFE)
+        self._connection.check(self._times.sign_of_life)
         # From here on only a later cut is news to the listener.
         self._listener.generation = generation
 
