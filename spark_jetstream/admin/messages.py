@@ -65,10 +65,18 @@ _HEADER_BYTES = len("NATS/1.0\r\n\r\n")
 # The prefix of the API of a domain, which is its second token.
 _DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
 _OTHER_STREAM = "stream {} was deleted, or created again, while it was read"
-_LOOK = 0.5  # seconds to wait for an answer about a stream: during an election no server answers
+LOOK_TIME = 0.5
+"""Seconds to wait for an answer about a stream: during an election no server answers."""
 
 
-def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str] | None) -> PubAck:
+def publish(
+    api: Api,
+    subject: str,
+    data: str | bytes,
+    headers: Mapping[str, str] | None,
+    *,
+    look_time: float = LOOK_TIME,
+) -> PubAck:
     """`JetStreamAdmin.publish`."""
     subject = publish_subject(subject)
     given: Mapping[Any, Any] = headers or {}
@@ -96,7 +104,8 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
             problem = f"cannot {context}: no stream captures this subject{meant}"
             raise StreamNotFound(problem, code=404, err_code=10059, description="")
 
-    ack = store(api, subject, octets(data, "data"), given, context, look)
+    payload = octets(data, "data")
+    ack = store(api, subject, payload, given, context, look, look_time=look_time)
     check_place(ack, api.connection.prefix, context)
     return ack
 
@@ -117,12 +126,14 @@ def store(
     headers: Mapping[str, str],
     context: str,
     look: Callable[[float], None],
+    *,
+    look_time: float = LOOK_TIME,
 ) -> PubAck:
     """Publish a message and return what confirms it.
 
-    Without a confirmation ``look`` is called, with the seconds that it may take: it raises when
-    there is no such stream. During an election the message is sent again for option
-    ``requestTimeout``: nothing was stored then.
+    Without a confirmation ``look`` is called, with the seconds that it may take, at most
+    ``look_time``: it raises when there is no such stream. During an election the message is sent
+    again for option ``requestTimeout``: nothing was stored then.
     """
     connection = api.connection
     check_size(connection, data, [*headers.items()], context)
@@ -135,12 +146,12 @@ def store(
             return PubAck.from_server(jsapi.reply(payload, context), context)
         except RequestTimeout:
             # A stream, or another subscriber, got the message.
-            look(_LOOK)
+            look(look_time)
             raise
         # Either no stream captures the subject, or its
         # stream has no leader: `look` tells them apart.
         except NoResponders:
-            look(deadline.within(_LOOK))
+            look(deadline.within(look_time))
             if deadline.expired:
                 raise
         # The server refused the message, so nothing is stored twice by sending it again.

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, PubAck, StoredMessage, messages
+from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, PubAck, StoredMessage
+from spark_jetstream.admin.messages import publish
 from spark_jetstream.errors import (
     ApiError,
     DataLossError,
@@ -544,26 +545,25 @@ def test_messages_that_cannot_be_published(admin: JetStreamAdmin, make_stream: M
 
 
 def test_a_subject_that_no_stream_captures(
-    admin: JetStreamAdmin,
-    nats_server: NatsServer,
-    make_stream: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    admin: JetStreamAdmin, nats_server: NatsServer, make_stream: Make
 ) -> None:
-    # The server must answer here when it is asked whether a stream captures the subject.
-    monkeypatch.setattr(messages, "_LOOK", 5.0)
+    def publish_patiently(admin: JetStreamAdmin, subject: str) -> None:
+        # The server must answer here when it is asked whether a stream captures the subject.
+        publish(admin._api, subject, "x", None, look_time=5.0)
+
     with pytest.raises(
         StreamNotFound, match=r"^cannot publish to nobody.here: no stream captures this subject$"
     ):
-        admin.publish("nobody.here", "x")
+        publish_patiently(admin, "nobody.here")
     with JetStreamAdmin(servers=nats_server.url, requestTimeout="1s") as hasty:
         # Another subscriber gets the message, and confirms nothing.
         with contextlib.closing(Raw(nats_server.url)) as listening:
             listening.hello("nobody.>")
             with pytest.raises(StreamNotFound, match="no stream captures"):
-                hasty.publish("nobody.here", "x")
+                publish_patiently(hasty, "nobody.here")
         silent = make_stream({"no_ack": True}).lower()
         with pytest.raises(RequestTimeout, match=f"publish to {silent}.a: no reply within"):
-            hasty.publish(f"{silent}.a", "x")
+            publish_patiently(hasty, f"{silent}.a")
 
 
 def test_a_message_that_another_domain_has_stored(
