@@ -10,9 +10,10 @@ import os
 import queue
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
 from spark_jetstream import __version__
@@ -28,11 +29,19 @@ _REPOSITORY = "https://github.com/spark-jetstream/spark-jetstream"
 _SEQUENCES_FILE = "docs/monitoring/SparkJetstreamSequencesInputDatasetFacet.json"
 _SEQUENCES = f"{_REPOSITORY}/raw/v{__version__}/{_SEQUENCES_FILE}"
 _CONNECTIONS = {"http": HTTPConnection, "https": HTTPSConnection}
-_WAITING = 1000  # events
-_SECONDS = 10.0  # for one request, and for `OpenLineage.close`
 
 Datasets = Iterable[tuple[str, str]]
 _Ranges = dict[str, list[dict[str, int]]]
+
+
+@dataclass(frozen=True)
+class PostLimits:
+    """How much may wait for an endpoint, and how long the endpoint may take."""
+
+    events: int = 1000
+    """Events that wait."""
+    seconds: float = 10.0
+    """For one request, and for each step of `OpenLineage.close`."""
 
 
 class OpenLineage:
@@ -54,6 +63,8 @@ class OpenLineage:
     or, after the host, a character outside ASCII.
     """
 
+    _limits: ClassVar[PostLimits] = PostLimits()  # a subclass may have others
+
     def __init__(
         self,
         url: str,
@@ -72,7 +83,7 @@ class OpenLineage:
             self._outputs[query] = [{"namespace": space, "name": name} for space, name in datasets]
         self._namespace = namespace
         self._read: dict[str, _Ranges] = {}  # by run: of its last micro-batch
-        self._waiting: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_WAITING)
+        self._waiting: queue.Queue[Mapping[str, Any] | None] = queue.Queue(self._limits.events)
         self._thread = threading.Thread(
             target=self._post_all,
             name="spark-jetstream-openlineage",
@@ -90,8 +101,8 @@ class OpenLineage:
         atexit.unregister(self.close)
         # A queue that stays full has had its ten seconds, so the thread is not waited for as well.
         with contextlib.suppress(queue.Full):
-            self._waiting.put(None, timeout=_SECONDS)
-            self._thread.join(_SECONDS)
+            self._waiting.put(None, timeout=self._limits.seconds)
+            self._thread.join(self._limits.seconds)
         if self._thread.is_alive():
             log.warning("OpenLineage at %s: the events that wait are lost", self._url.netloc)
 
@@ -128,7 +139,7 @@ class OpenLineage:
             # test_events_beyond_those_that_wait_are_lost_and_logged.
             self._waiting.put_nowait(event)
         except queue.Full:
-            self._lose(event, f"{_WAITING:,} events wait")
+            self._lose(event, f"{self._limits.events:,} events wait")
 
     def _inputs(self, run: str, progress: Any) -> list[dict[str, Any]]:
         """Return the streams that a run has read; without a progress, those of its last one."""
@@ -173,7 +184,8 @@ class OpenLineage:
         # A request names the path and the query; the connection has the rest.
         path = self._url._replace(scheme="", netloc="", fragment="").geturl() or "/"
         connect = _CONNECTIONS[self._url.scheme]
-        with contextlib.closing(connect(self._url.netloc, timeout=_SECONDS)) as connection:
+        endpoint = connect(self._url.netloc, timeout=self._limits.seconds)
+        with contextlib.closing(endpoint) as connection:
             connection.request("POST", path, body, headers)
             answer = connection.getresponse()
             # A redirect is an error, too: it would take the key elsewhere.

@@ -17,6 +17,7 @@ import trustme
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.monitoring import JetStreamListener, OpenLineage
+from spark_jetstream.monitoring.openlineage import PostLimits
 from tests.monitoring.collector import Collector, collecting, inputs
 from tests.monitoring.test_listener import QUERY, RUN, ended, progressed, started
 from tests.monitoring.test_stream_lag import OLD, offset, source_of
@@ -161,13 +162,16 @@ def test_no_key_is_blamed_where_there_is_none(
 
 
 def test_events_beyond_those_that_wait_are_lost_and_logged(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The listener, and so Spark's thread of events, never waits for the endpoint."""
-    monkeypatch.setattr("spark_jetstream.monitoring.openlineage._WAITING", 2)
+
+    class TwoWait(OpenLineage):
+        _limits = PostLimits(events=2)
+
     go_on = threading.Event()
     collector.answer = lambda event: 201 if go_on.wait(300) else 500
-    lineage = OpenLineage(collector.url, servers=SERVERS)
+    lineage = TwoWait(collector.url, servers=SERVERS)
     lineage.send("START", str(RUN), "on its way")
     wait_until(lambda: len(collector.requests) == 1, "the first request")
     for query in ("waits", "waits too", "lost"):
@@ -182,7 +186,9 @@ def test_events_beyond_those_that_wait_are_lost_and_logged(
 def test_closing_ends_beside_a_request_that_does_not(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_jetstream.monitoring.openlineage._SECONDS", 0.2)
+    class Hasty(OpenLineage):
+        _limits = PostLimits(seconds=0.2)
+
     # The request has no timeout, as if its answer came a byte at a time.
     real = http.client.HTTPConnection.__init__
     monkeypatch.setattr(
@@ -190,7 +196,7 @@ def test_closing_ends_beside_a_request_that_does_not(
     )
     go_on = threading.Event()
     collector.answer = lambda event: 201 if go_on.wait(300) else 500
-    lineage = OpenLineage(collector.url, servers=SERVERS)
+    lineage = Hasty(collector.url, servers=SERVERS)
     lineage.send("START", str(RUN), "orders")
     lineage.close()
     assert [record.message for record in caplog.records] == [
