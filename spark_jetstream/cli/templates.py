@@ -17,13 +17,18 @@ from typer import BadParameter, Option
 Fill = Callable[[int], bytes]
 """Takes the number of a message, from 1, and returns a text with its templates filled in."""
 
+Clock = Callable[[], int]
+"""Returns the time in nanoseconds since the epoch."""
+
 Templates = Annotated[bool, Option(help="Fill in templates, or send them as they are.")]
 
 _TEMPLATE = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
+# Takes the number of a message, from 1, and the time of a `Clock`.
+_Function = Callable[[int, int], object]
 _LETTERS = string.ascii_letters + string.digits
 
 
-def fill(text: bytes, noun: str, templates: bool) -> Fill:
+def fill(text: bytes, noun: str, templates: bool, *, clock: Clock = time.time_ns) -> Fill:
     """Return a function that fills in the templates of a text; without ``templates``, the text.
 
     Raises `BadParameter`, which calls the text ``noun``, for a template that does not exist.
@@ -44,7 +49,7 @@ def fill(text: bytes, noun: str, templates: bool) -> Fill:
 
     def filled(number: int) -> bytes:
         parts = pieces.copy()
-        parts[1::2] = [str(value(number)).encode() for value in values]
+        parts[1::2] = [str(value(number, clock())).encode() for value in values]
         return b"".join(parts)
 
     return filled
@@ -54,8 +59,8 @@ def _unchanged(text: bytes, number: int) -> bytes:
     return text
 
 
-def _function(template: str, noun: str) -> Callable[[int], object]:
-    """Return the function of a template, which takes the number of a message."""
+def _function(template: str, noun: str) -> _Function:
+    """Return the function of a template."""
     name, *arguments = template.split() or [""]
     # The nats command takes its templates as Go has them, with and without a dot.
     name_in_go = name.removeprefix(".")
@@ -71,39 +76,43 @@ def _function(template: str, noun: str) -> Callable[[int], object]:
     raise BadParameter(f"{noun}: there is no template {{{{{template}}}}}, {instead}")
 
 
-def _random(least: int, most: int, number: int) -> str:
+def _random(least: int, most: int, number: int, now: int) -> str:
     return "".join(random.choices(_LETTERS, k=random.randint(least, most)))
 
 
-def _count(number: int) -> int:
+def _count(number: int, now: int) -> int:
     return number
 
 
-def _time(number: int) -> str:
+def _time(number: int, now: int) -> str:
     # Go's time.Kitchen: 3:04PM.
-    return dt.datetime.now().astimezone().strftime("%-I:%M%p")
+    return _local_time(now).strftime("%-I:%M%p")
 
 
-def _time_stamp(number: int) -> str:
-    now = dt.datetime.now().astimezone()
+def _time_stamp(number: int, now: int) -> str:
     # RFC 3339, as Go writes it.
-    return now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return _local_time(now).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _unix(number: int) -> int:
-    return int(time.time())
+def _local_time(now: int) -> dt.datetime:
+    """Return a time of a `Clock` in whole seconds, in the local time zone."""
+    return dt.datetime.fromtimestamp(now // 10**9).astimezone()
 
 
-def _unix_nano(number: int) -> int:
-    return time.time_ns()
+def _unix(number: int, now: int) -> int:
+    return now // 10**9
 
 
-def _id(number: int) -> str:
+def _unix_nano(number: int, now: int) -> int:
+    return now
+
+
+def _id(number: int, now: int) -> str:
     return uuid.uuid4().hex
 
 
 #: The template functions of the ``nats`` command that have no arguments.
-_FUNCTIONS: dict[str, Callable[[int], object]] = {
+_FUNCTIONS: dict[str, _Function] = {
     "Count": _count,
     "Cnt": _count,
     "Time": _time,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import subprocess
 import sys
-import types
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, StoredMessage
-from spark_jetstream.cli import templates
+from spark_jetstream.cli.templates import fill
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command, refused
 from tests.support.command import succeed
@@ -44,20 +44,21 @@ def test_a_message_is_stored_byte_for_byte(do: Command, admin: JetStreamAdmin, s
     ]
 
 
-def test_templates_are_filled_in_for_each_message(
-    do: Command, admin: JetStreamAdmin, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_templates_of_times() -> None:
     now = dt.datetime(2026, 3, 1, 0, 5, 9, 876_543).astimezone()
     nanos = int(now.timestamp()) * 10**9 + 876_543_210
-    clock = {"time": now.timestamp, "time_ns": lambda: nanos}
-    monkeypatch.setattr(templates, "time", types.SimpleNamespace(**clock))
-    monkeypatch.setattr(
-        templates, "dt", types.SimpleNamespace(datetime=types.SimpleNamespace(now=lambda: now))
-    )
-    data = (
-        "{{Count}}|{{.Cnt}}|{{ Time }}|{{TimeStamp}}|{{Unix}}|{{UnixNano}}|{{ID}}|{{Random 3 "
-        '5}}|{"a":{"b":1}}'
-    )
+    text = b"{{ Time }}|{{TimeStamp}}|{{Unix}}|{{UnixNano}}"
+    filled = fill(text, "the data", True, clock=lambda: nanos)(1).decode()
+    kitchen, stamp, unix, nano = filled.split("|")
+    assert (kitchen, int(unix), int(nano)) == ("12:05AM", int(now.timestamp()), nanos)
+    assert dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")) == now.replace(microsecond=0)
+
+
+def test_templates_are_filled_in_for_each_message(
+    do: Command, admin: JetStreamAdmin, stream: str
+) -> None:
+    began = time.time_ns()
+    data = '{{Count}}|{{.Cnt}}|{{UnixNano}}|{{ID}}|{{Random 3 5}}|{"a":{"b":1}}'
     headers = ("-H", "Number: {{Count}}", "--header", "Number:x", "-H", "Time: a:b")
     ran = do(f"{stream}.{{{{Count}}}}", data, *headers, "--count", 20)
     assert ran.out == f"stored 20 messages: stream {stream}, sequences 1 to 20\n"
@@ -68,11 +69,10 @@ def test_templates_are_filled_in_for_each_message(
     assert messages[6].headers == {"Number": ["7", "x"], "Time": ["a:b"]}
     parts = [message.data.decode().split("|") for message in messages]
     assert [item[:2] for item in parts] == [[str(number)] * 2 for number in range(1, 21)]
-    assert len({item[6] for item in parts}) == 20
-    _, _, kitchen, stamp, unix, nano, _, random, rest = parts[-1]
-    assert (kitchen, int(unix), int(nano)) == ("12:05AM", int(now.timestamp()), nanos)
-    assert dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")) == now.replace(microsecond=0)
-    assert {len(item[7]) for item in parts} <= {3, 4, 5}
+    assert len({item[3] for item in parts}) == 20
+    assert {len(item[4]) for item in parts} <= {3, 4, 5}
+    _, _, nano, _, random, rest = parts[-1]
+    assert began <= int(nano) <= time.time_ns()
     assert random.isalnum()
     assert rest == '{"a":{"b":1}}'
     do(f"{stream}.a", "{{Nothing}} {{", "--no-templates")
