@@ -5,6 +5,8 @@ docs/architecture.md says why ("Private names of nats-py").
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nats.aio.client import Client, __version__
 
 from spark_jetstream.client.wire import Wire
@@ -19,10 +21,10 @@ docs/architecture.md says what each is for ("Private names of nats-py").
 """
 
 
-def new_client(wire: Wire) -> Client:
-    """Return a client that uses this wire. Raises `JetStreamError` if it lacks one of `PARTS`."""
+def new_client(wire: Wire, parts: Sequence[str] = PARTS) -> Client:
+    """Return a client that uses this wire. Raises `JetStreamError` if it lacks one of `parts`."""
     client = Client()
-    for part in PARTS:
+    for part in parts:
         if not hasattr(client, part):
             raise JetStreamError(
                 f"nats-py {__version__} has no Client.{part}, which spark-jetstream needs: "
