@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import nats.errors
 
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.client.limits import LIMITS, Limits
+from spark_jetstream.client.limits import LIMITS, MemoryLimits
 from spark_jetstream.client.login import Login
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.multiplexer import Multiplexer
@@ -57,7 +57,7 @@ class Connection:
         options: ConnectionOptions,
         loop: asyncio.AbstractEventLoop,
         timing: Timing = TIMING,
-        limits: Limits = LIMITS,
+        limits: MemoryLimits = LIMITS,
     ) -> None:
         self.timing = timing
         self.limits = limits

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import nats.errors
 
-from spark_jetstream.client.limits import LIMITS, Limits
+from spark_jetstream.client.limits import LIMITS, MemoryLimits
 from spark_jetstream.client.reasons import error_text
 from spark_jetstream.client.registry import Carries, Event, Registry
 from spark_jetstream.errors import (
@@ -47,7 +47,7 @@ class Inbox:
         registry: Registry,
         subject: str,
         carries: Carries = Carries.ANSWERS,
-        limits: Limits = LIMITS,
+        limits: MemoryLimits = LIMITS,
     ) -> None:
         self.subject = subject
         self.carries = carries

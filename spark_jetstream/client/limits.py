@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
+class MemoryLimits:
     """All fields are bytes of memory."""
 
     inbox: int = 96 << 20
@@ -17,4 +17,4 @@ class Limits:
     slow."""
 
 
-LIMITS = Limits()
+LIMITS = MemoryLimits()

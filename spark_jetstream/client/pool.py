@@ -11,14 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.limits import LIMITS, Limits
+from spark_jetstream.client.limits import LIMITS, MemoryLimits
 from spark_jetstream.client.timing import TIMING, Timing
 from spark_jetstream.errors import ConnectionFailed
 from spark_jetstream.options.connection import ConnectionOptions
 
 timing: Timing = TIMING
 """The times of connections that are made from now on."""
-limits: Limits = LIMITS
+limits: MemoryLimits = LIMITS
 """The limits of connections that are made from now on."""
 _lock = threading.RLock()
 _pool: dict[ConnectionOptions, Connection] = {}

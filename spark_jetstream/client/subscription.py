@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from spark_jetstream.client.inbox import Inbox, Pairs
-from spark_jetstream.client.limits import LIMITS, Limits
+from spark_jetstream.client.limits import LIMITS, MemoryLimits
 from spark_jetstream.client.registry import Carries, Registry
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.protocol.headers import block_headers
@@ -71,7 +71,7 @@ class Subscribed(Inbox):
     exclusive = True
 
     def __init__(
-        self, registry: Registry, subjects: Sequence[str], limits: Limits = LIMITS
+        self, registry: Registry, subjects: Sequence[str], limits: MemoryLimits = LIMITS
     ) -> None:
         super().__init__(registry, subjects[0], Carries.MESSAGES, limits)
         self.subjects = tuple(subjects)
@@ -102,7 +102,7 @@ class Listener(Subscribed):
     """
 
     def __init__(
-        self, registry: Registry, subjects: Sequence[str], limits: Limits = LIMITS
+        self, registry: Registry, subjects: Sequence[str], limits: MemoryLimits = LIMITS
     ) -> None:
         super().__init__(registry, subjects, limits)
         self._waiting: queue.SimpleQueue[_Heard] = queue.SimpleQueue()

@@ -22,7 +22,7 @@ from spark_jetstream.admin.events import Events
 from spark_jetstream.admin.models import events as models
 from spark_jetstream.admin.subscription import Subscription, SubscriptionTimes
 from spark_jetstream.client.deadline import Deadline
-from spark_jetstream.client.limits import Limits
+from spark_jetstream.client.limits import MemoryLimits
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import (
     ApiError,
@@ -429,7 +429,7 @@ def test_silence_is_told_from_a_server_that_hangs(own: NatsServer, timeout: floa
 def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
     admin: JetStreamAdmin, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect(admin.options), "limits", Limits(listener=6500))
+    monkeypatch.setattr(connect(admin.options), "limits", MemoryLimits(listener=6500))
     with admin.events.watch("ADVISORY.TEST", timeout=60) as events:
         publish_events(publisher, 20, size=900)
         # The stream may acknowledge the last one before the listener has it.

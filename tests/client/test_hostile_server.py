@@ -22,7 +22,7 @@ from nats.aio.client import ServerVersion
 
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.client.limits import LIMITS, Limits
+from spark_jetstream.client.limits import LIMITS, MemoryLimits
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.registry import Registry
 from spark_jetstream.errors import (
@@ -558,7 +558,7 @@ def test_an_inbox_takes_no_more_than_its_reader_expects(
 
 def test_few_messages_beside_many_for_others_may_wait() -> None:
     """They do not keep the memory of what came together with them."""
-    inbox = Inbox(NO_CONNECTION, "_INBOX.a", limits=Limits(inbox=1 << 20))
+    inbox = Inbox(NO_CONNECTION, "_INBOX.a", limits=MemoryLimits(inbox=1 << 20))
     others = frame("S.b", 2, bytes(10_000), reply=b"r")
     scanner, incoming = Scanner(), Incoming(1 << 16)
     scanner.collect = {1, 2}
