@@ -15,6 +15,8 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from nats.js.client import JetStreamContext
 
 from spark_jetstream.errors import DataLossError, RequestTimeout
 from spark_jetstream.protocol.features import CONSUMER_RESET
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.durable import consumer_state
+from spark_jetstream.source.durable.consumer_state import ConsumerState
 from spark_jetstream.source.durable.consumers import DurableConsumers
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -588,6 +592,45 @@ def test_a_purge_without_an_answer_is_its_own(
     case.purge("b")
     assert case.stream.state()["first_seq"] == 15
     assert planner.latest(position, limited=True) == end
+
+
+def test_a_purge_that_the_leader_of_the_consumer_carries_out_later(
+    stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster it may be another server than the leader of the stream, which has replied."""
+    case = Case(stream, filtered=True, durable=True, retention="workqueue")
+    case.publish("aa")
+    planner = case.planner()
+    ((_, position),) = run(planner, case.position, batches=1)
+    case.publish("bba")
+    purge, info, state = DurableConsumers.purge, DurableConsumers.info, DurableConsumers.stream
+    late = list[Callable[[], None]]()
+
+    def replied(consumers: DurableConsumers, name: str, end: int) -> None:
+        late.append(partial(purge, consumers, name, end))
+
+    def looked(consumers: DurableConsumers, name: str, consumer: str) -> ConsumerState | None:
+        found = info(consumers, name, consumer)
+        while late:
+            late.pop()()
+        return found
+
+    def clustered(consumers: DurableConsumers, name: str) -> StreamSummary:
+        return replace(state(consumers, name), clustered=True)
+
+    monkeypatch.setattr(DurableConsumers, "purge", replied)
+    monkeypatch.setattr(DurableConsumers, "info", looked)
+    monkeypatch.setattr(DurableConsumers, "stream", clustered)
+
+    def is_purged() -> bool:
+        planner.latest(position, limited=True)
+        return bool(case.stream.state()["first_seq"] == 13)
+
+    wait_until(is_purged, "the purge of the commit")
+    case.purge("b")
+    for _ in range(3):
+        assert planner.latest(position, limited=True) != position
+    assert planner_after(case.planner(), position) == [15]
 
 
 def test_other_traffic_makes_no_batches_on_an_interest_stream(stream: MakeStream) -> None:

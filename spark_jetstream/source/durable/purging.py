@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 
+from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import OptionError, PermissionDenied
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.features import FILTERED_PURGE
@@ -35,6 +36,8 @@ from spark_jetstream.source.probes import probe_of
 
 log = logging.getLogger(__name__)
 
+# Seconds in which the leader of a consumer hears of a purge, unless the leader changes.
+_MOVES_WITHIN = 5.0
 _ANYWHERE = INT64_MAX  # where a purge may have moved a consumer, until a reply says where it is
 
 
@@ -168,8 +171,12 @@ class PurgingProgress(StreamProgress):
         unanswered = self._left_at == _ANYWHERE
         # An earlier run ended before it had moved the consumer back.
         unfinished = consumer.purge is not None and self._next <= end
+        # That purge has moved the consumer, so it was carried out. With several filters there is one
+        # purge for each, and the others may be missing.
+        is_carried_out = unanswered and consumer.next >= end and len(self._consumers.filters) < 2
         # Other consumers may still hold older messages, so `first_kept` need not move.
-        if end > max(state.first_kept, self._purged_below):
+        has_rest = end > max(state.first_kept, self._purged_below)
+        if has_rest and not is_carried_out:
             self._purge_and_move_back(state, consumer, end)
         elif unanswered or unfinished:
             self._left_at = self._move_back(consumer, end)
@@ -185,10 +192,30 @@ class PurgingProgress(StreamProgress):
         self._left_at = _ANYWHERE
         self._consumers.purge(self._stream, end)
         if passes_over or consumer.purge is not None:
+            if state.clustered:
+                self._wait_until_moved(end)
             self._left_at = self._move_back(consumer, end)
         else:
             self._left_at = end
         self._next = end
+
+    def _wait_until_moved(self, end: int) -> None:
+        """Wait until the consumer's leader has carried out a purge below `end` as well.
+
+        The stream's leader has replied to it. The consumer's leader may be another server, which
+        moves the consumer when it carries the purge out itself (nats-server: server/consumer.go,
+        purge). It would move a consumer on that was moved back before, and the next look would
+        take that for a purge by another client.
+        """
+        deadline = Deadline(_MOVES_WITHIN)
+        backoff = Backoff()
+        while not deadline.expired:
+            consumer = self._consumers.info(self._stream, self._name)
+            if consumer is None or consumer.next >= end:
+                return
+            backoff.pause(deadline)
+        # A server that was elected the consumer's leader after the purge does not move it any more.
+        log.info("stream %s: the purge has not moved consumer %s", self._stream, self._name)
 
     def _note_purge(self, state: StreamSummary, consumer: ConsumerState, end: int) -> ConsumerState:
         """Note where the purge below `end` moves the consumer, if not just there."""
