@@ -8,6 +8,7 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -175,7 +176,10 @@ def test_an_interrupt_while_the_stream_is_made_leaves_nothing(
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing(
-    nats_server: NatsServer, publisher: Publisher, number: signal.Signals
+    nats_server: NatsServer,
+    publisher: Publisher,
+    request: pytest.FixtureRequest,
+    number: signal.Signals,
 ) -> None:
     before = names(publisher)
 
@@ -183,6 +187,11 @@ def test_a_signal_leaves_nothing(
         made = names(publisher) - before
         return any(publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in made)
 
+    # Under nohup the tests ignore SIGHUP, and so would the command, which they start.
+    former = signal.getsignal(number)
+    if former == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+        request.addfinalizer(partial(signal.signal, number, former))
     with running("bench", "--messages", 100_000_000, "-s", nats_server.url) as process:
         poll(lambda: busy() or None, 60, lambda: TimeoutError("nothing was published"))
         # Python drops an interrupt that comes in a finalizer: a user presses Ctrl-C again.
