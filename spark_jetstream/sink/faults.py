@@ -1,6 +1,6 @@
 """Faults: the reasons why rows can never be stored, to which the publisher adds number and subject.
 
-Of a row the first reason counts. Pure.
+The first reason of a row counts. Pure.
 """
 
 from __future__ import annotations

@@ -326,10 +326,10 @@ class Ledger:
         return self._earlier.find(ids, subjects, stream)
 
     def remembers(self, age: float) -> bool:
-        """Whether the streams surely remember, for a while yet, an id that is stored since `age`.
+        """Whether the streams surely know, for a while yet, the ids of rows that they have stored.
 
-        `age` is in seconds. They do until it is half a duplicate window. The other half is for rows
-        on their way to the stream.
+        They have stored the rows in the last `age` seconds. The limit is half a duplicate window:
+        the other half is for rows on their way to the stream.
         """
         return age < self._streams.duplicate_window / 2
 

@@ -60,7 +60,7 @@ class Recovery:
     # Rows without an answer
 
     def doubtful(self, flights: Sequence[InFlight]) -> list[InFlight]:
-        """Return the portions with rows whose ids a stream may have stored and forgotten.
+        """Return the portions with rows that a stream may have, without knowing their ids any more.
 
         To be called before each sending. `settle_noted` ends the doubt.
         """

@@ -491,11 +491,8 @@ def test_message_ids_of_which_the_stream_has_some(
     assert dead == {b, c}
 
 
-def test_message_ids_that_the_stream_forgets_while_they_are_looked_for(
-    server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The group is sent again, as a row is after the duplicate window: it is no dead letter."""
-    s = made(server, admin, subjects=["s.>", "dead"], duplicate_window=SECOND)
+def forget_before_asking(monkeypatch: pytest.MonkeyPatch, admin: Publisher) -> None:
+    """Let stream S forget all ids each time that the sink is about to ask for some of them."""
     settle = Grouped._settle_known
 
     def late(self: Grouped) -> None:
@@ -504,6 +501,31 @@ def test_message_ids_that_the_stream_forgets_while_they_are_looked_for(
         settle(self)
 
     monkeypatch.setattr(Grouped, "_settle_known", late)
+
+
+def write_through_a_cut(
+    server: NatsServer, s: Stream, before_cut: Callable[[], None] = lambda: None
+) -> None:
+    """Write four groups of three rows with exactly-once; all answers before the cut are lost."""
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as pool:
+        through = sink(proxy.url, "exactly-once", ackTimeout="60s")
+        proxy.drop(lambda frame: b"" if b'"batch":' in frame else frame)
+        writing = pool.submit(through.write, [scattered(4, 3)])
+        s.wait_for(12)
+        before_cut()
+        proxy.cut()
+        proxy.drop(None)
+        report = writing.result(60)
+    assert (report.stored, report.duplicates) == (12, 12)
+    assert batches_of(seen(s)) == {(f"g{number}", 3): 1 for number in range(4)}
+
+
+def test_message_ids_that_the_stream_forgets_while_they_are_looked_for(
+    server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is sent again, as a row is after the duplicate window: it is no dead letter."""
+    s = made(server, admin, subjects=["s.>", "dead"], duplicate_window=SECOND)
+    forget_before_asking(monkeypatch, admin)
     through = sink(server.url, "deduplicated", deadLetterSubject="dead")
     for _ in range(2):
         assert through.write([rows(["g", "g"], msg_id=["1", "2"])]).stored == 2
@@ -515,24 +537,8 @@ def test_exactly_once_stores_no_group_again_that_the_stream_forgets_meanwhile(
 ) -> None:
     """The stream refuses the second try for its ids, and has forgotten them when it is asked."""
     s = made(server, admin, duplicate_window=2 * SECOND)
-    settle = Grouped._settle_known
-
-    def late(self: Grouped) -> None:
-        if self._known:
-            forget(admin, "S", "s")
-        settle(self)
-
-    monkeypatch.setattr(Grouped, "_settle_known", late)
-    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as pool:
-        through = sink(proxy.url, "exactly-once", ackTimeout="60s")
-        proxy.drop(lambda frame: b"" if b'"batch":' in frame else frame)
-        writing = pool.submit(through.write, [scattered(4, 3)])
-        s.wait_for(12)
-        proxy.cut()
-        proxy.drop(None)
-        report = writing.result(60)
-    assert (report.stored, report.duplicates) == (12, 12)
-    assert batches_of(seen(s)) == {(f"g{number}", 3): 1 for number in range(4)}
+    forget_before_asking(monkeypatch, admin)
+    write_through_a_cut(server, s)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["ids of the sink", "ids of the user"])
@@ -609,17 +615,7 @@ def test_an_outage_longer_than_the_duplicate_window(server: NatsServer, admin: P
     groups.
     """
     s = made(server, admin, duplicate_window=SECOND // 4)
-    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as pool:
-        through = sink(proxy.url, "exactly-once", ackTimeout="60s")
-        proxy.drop(lambda frame: b"" if b'"batch":' in frame else frame)
-        writing = pool.submit(through.write, [scattered(4, 3)])
-        s.wait_for(12)
-        forget(admin, "S", "s")
-        proxy.cut()
-        proxy.drop(None)
-        report = writing.result(60)
-    assert (report.stored, report.duplicates) == (12, 12)
-    assert batches_of(seen(s)) == {(f"g{number}", 3): 1 for number in range(4)}
+    write_through_a_cut(server, s, functools.partial(forget, admin, "S", "s"))
 
 
 def test_a_task_with_too_many_bytes_in_groups(server: NatsServer, admin: Publisher) -> None:

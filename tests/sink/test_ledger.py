@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -72,6 +73,21 @@ def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None
 def change_times(monkeypatch: pytest.MonkeyPatch, **times: Any) -> None:
     """Let the ledger have other times, until the end of the test."""
     monkeypatch.setattr(MessageSink, "ledger_times", replace(MessageSink.ledger_times, **times))
+
+
+def before_check(monkeypatch: pytest.MonkeyPatch, steps: list[Callable[[], object]]) -> None:
+    """Let these happen, once each, when a task is about to check that it owns its entries.
+
+    A step may be added at any time.
+    """
+    check = Ledger.check
+
+    def slow(ledger: Ledger) -> None:
+        while steps:
+            steps.pop()()
+        check(ledger)
+
+    monkeypatch.setattr(Ledger, "check", slow)
 
 
 @pytest.fixture
@@ -463,16 +479,12 @@ class TestTakingOver:
         late = seen_in(admin, "S")[9]
         s.remove(10)
         forget(admin, s.name, s.subject)
-        coming = [sent_again(late)]
-        check = Ledger.check
 
-        def slow(ledger: Ledger) -> None:
-            while coming:
-                admin.publish([coming.pop()])
-                forget(admin, s.name, s.subject)
-            check(ledger)
+        def arrive() -> None:
+            admin.publish([sent_again(late)])
+            forget(admin, s.name, s.subject)
 
-        monkeypatch.setattr(Ledger, "check", slow)
+        before_check(monkeypatch, [arrive])
         report = sink.write([rows("s.a", 0, 10)])
         assert (report.stored, report.duplicates) == (10, 10)
         assert numbers(s.url, "S") == list(range(10))
@@ -1001,16 +1013,8 @@ class TestOutage:
     ) -> None:
         """The connection is back at once, and the question who owns the task takes its time."""
         s = make(duplicate_window=2 * SECOND)
-        cut = threading.Event()
-        check = Ledger.check
-
-        def slow(ledger: Ledger) -> None:
-            if cut.is_set():
-                cut.clear()
-                forget(admin, s.name, s.subject)
-            check(ledger)
-
-        monkeypatch.setattr(Ledger, "check", slow)
+        steps = list[Callable[[], object]]()
+        before_check(monkeypatch, steps)
         with WireProxy(server.url) as proxy:
             sink = Sink.exactly(proxy.url, ackTimeout="30s", stream="S")
 
@@ -1018,12 +1022,12 @@ class TestOutage:
                 proxy.drop(lambda frame: b"" if b'{"stream":"S"' in frame else frame)
                 yield rows("s.a", 0, 500)
                 s.wait_for(500)
-                cut.set()
+                steps.append(partial(forget, admin, s.name, s.subject))
                 proxy.cut()
                 proxy.drop(None)
 
             report = sink.write(batches(), names=("data", "subject"))
-        assert not cut.is_set()
+        assert not steps
         assert (report.rows, report.stored, report.duplicates) == (500, 500, 500)
         assert numbers(server.url, "S") == list(range(500))
 

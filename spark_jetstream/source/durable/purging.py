@@ -4,8 +4,9 @@ A commit purges the messages of the query's filters below the position. The serv
 consumer on to the first message that still matches; CONSUMER.RESET moves it back to the position,
 or else a later run would take what lies between for messages that another client purged. A note in
 the consumer's metadata (`Purge`) tells a run that begins between the two requests: (1) write the
-note, (2) purge, (3) move the consumer back, (4) delete the note. If the server cannot move the
-consumer (before 2.14), step 4 notes where it is.
+note, (2) purge, and in a cluster wait until that has moved the consumer, (3) move the consumer
+back, (4) delete the note. If the server cannot move the consumer (before 2.14), step 4 notes where
+it is.
 
 Each step may be repeated. A new run (`open`) finds the note of a purge, and the consumer
 
