@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -12,14 +12,14 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.engines.running import running_engine
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import SinkOptions, SourceOptions
 from spark_jetstream.options.values import hidden
-from spark_jetstream.schema import COLUMNS, ddl
+from spark_jetstream.schema import COLUMNS
 from spark_jetstream.spark_process import find_file, log_as_spark
 
 if TYPE_CHECKING:
@@ -47,12 +47,13 @@ class JetStreamDataSource(DataSource):
         """Return the name that `format` is called with."""
         return "jetstream"
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         """Return all columns; `.schema(...)` with a subset reads only those.
 
         Spark calls this in `load()`, where options fail that are wrong both for a stream and for a
-        batch.
+        batch. It gets DDL, and Sail an Arrow schema.
         """
+        engine = running_engine()
         # Spark does not say which of the two it will be. Where only one of them fails, its reader
         # raises the error.
         errors: list[OptionError] = []
@@ -64,15 +65,15 @@ class JetStreamDataSource(DataSource):
                     from spark_jetstream.admin.ensure import described  # noqa: PLC0415
 
                     described(_ensure(options), find_file)
-                return ddl(options.row_columns)
+                return engine.declare(options.row_columns)
             except OptionError as error:
                 errors.append(error)
         # The same error for a stream and for a batch: it is wrong whichever of them it will be.
         if str(errors[0]) == str(errors[1]):
             raise errors[0]
-        return ddl(COLUMNS)
+        return engine.declare(COLUMNS)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: Any) -> DataSourceReader:
         """Return the reader of `spark.read`. Raise `OptionError`, `SchemaError`."""
         from spark_jetstream.source.reader import JetStreamBatchReader  # noqa: PLC0415
 
@@ -83,7 +84,7 @@ class JetStreamDataSource(DataSource):
         _ensure_streams(reader.options)
         return reader
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of `spark.readStream`. Its first call raises the errors."""
         from spark_jetstream.source.reader import JetStreamStreamReader  # noqa: PLC0415
 
@@ -92,7 +93,7 @@ class JetStreamDataSource(DataSource):
         # of Spark, so the first call raises it.
         return JetStreamStreamReader(self.options, schema, _ensure_streams)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         """Return the writer of `df.write`.
 
         Raise `OptionError`, `SchemaError`, and what is wrong with the stream.
@@ -104,7 +105,7 @@ class JetStreamDataSource(DataSource):
 
     def streamWriter(  # noqa: N802
         self,
-        schema: StructType,
+        schema: Any,
         overwrite: bool,
     ) -> DataSourceStreamWriter:
         """Return the writer of `df.writeStream`, built twice in every micro-batch.

@@ -30,12 +30,16 @@ class Column(NamedTuple):
 
 
 class GivenField(NamedTuple):
-    """A field of a user's schema, with ``simpleString`` and ``jsonValue`` of its Spark type."""
+    """A field of a user's schema, with ``simpleString`` and ``jsonValue`` of its Spark type.
+
+    ``arrow`` is the Arrow type that batches must have, where the engine names it.
+    """
 
     name: str
     spark: str
     nullable: bool = True
     json: Any = None
+    arrow: pa.DataType | None = None
 
 
 #: Spark's types, and Arrow's. The field names inside a map are Spark's; pyarrow would call the last
@@ -88,6 +92,19 @@ OBJECT_COLUMNS = _columns(
 )
 # With option contentOff.
 LISTED_COLUMNS = (*OBJECT_COLUMNS[:-1], *_columns("content? binary"))
+
+#: Arrow's names of types without parts, and Spark's.
+_PLAIN: Mapping[str, str] = {
+    **dict.fromkeys(("string", "large_string", "string_view"), "string"),
+    **dict.fromkeys(("binary", "large_binary", "binary_view"), "binary"),
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "bool": "boolean",
+    "date32[day]": "date",
+    "null": "void",
+}
 
 #: Columns of other connectors (Kafka, Event Hubs, Kinesis, nats-spark-connector), in lower case,
 #: and those here.
@@ -158,17 +175,20 @@ def declared_schema(fields: Sequence[GivenField], columns: Sequence[Column] = CO
         # Since Spark 4.2 the first batch of a task must have the declared nullability, inside of
         # maps and arrays too: test_schema.py,
         # test_a_batch_has_the_nullability_that_the_schema_declares.
-        kind = _declared_type(column.arrow, field.json)
+        kind = field.arrow
+        if kind is None:
+            kind = _declared_type(column.arrow, field.json)
         chosen[field.name] = pa.field(field.name, kind, nullable=field.nullable)
     return pa.schema(list(chosen.values()))
 
 
 def as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch with the nullability of a schema of `declared_schema`; copies no values."""
-    # Most schemas declare no column NOT NULL.
-    if batch.schema.equals(schema):
+    # Most schemas declare no column NOT NULL. The names of inner fields count (`check_metadata`).
+    if batch.schema.equals(schema, check_metadata=True):
         return batch
-    # The types differ only in the nullability of inner fields, so no value changes.
+    # The types differ only in the time zone, and in names and nullability of inner fields, so no
+    # value changes.
     arrays = [array.cast(kind) for array, kind in zip(batch.columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -182,6 +202,22 @@ def _declared_type(kind: pa.DataType, given: Any) -> pa.DataType:
         element = _declared_type(kind.value_type, given["elementType"])
         return pa.list_(pa.field("element", element, nullable=given["containsNull"]))
     return kind
+
+
+def spark_type(kind: pa.DataType) -> str:
+    """Return Spark's ``simpleString`` of an Arrow type, or Arrow's name of a type without one."""
+    types = pa.types
+    if types.is_map(kind):
+        return f"map<{spark_type(kind.key_type)},{spark_type(kind.item_type)}>"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return f"array<{spark_type(kind.value_type)}>"
+    if types.is_struct(kind):
+        return f"struct<{','.join(f'{field.name}:{spark_type(field.type)}' for field in kind)}>"
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz is not None else "timestamp_ntz"
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _PLAIN.get(str(kind), str(kind))
 
 
 def without_collations(spark: str) -> str:

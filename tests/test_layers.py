@@ -43,6 +43,7 @@ SOURCE_COLUMNS = [
 LAYERS = (
     ("errors",),
     ("schema", "spark_process", "java"),
+    ("engines",),
     ("protocol",),
     ("options",),
     ("client",),
@@ -66,6 +67,7 @@ USERS = {
     "asyncio": {"client"},
     "pyspark": {
         "datasource",
+        "engines.spark",
         "spark_process",
         "decoding",
         "sql",

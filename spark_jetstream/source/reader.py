@@ -15,19 +15,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructField, StructType
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
+from spark_jetstream.engines.running import running_engine
 from spark_jetstream.errors import DataLossError
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.protocol import conventions
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.schema import GivenField, as_declared, declared_schema
+from spark_jetstream.schema import as_declared, declared_schema
 from spark_jetstream.source.advice import advice
 from spark_jetstream.source.kinds.choice import kind_of
 from spark_jetstream.source.kinds.kind import Access, Driver, ReadKind, TaskInput
@@ -65,14 +64,14 @@ class _Source:
     limits: ClassVar[PlanLimits] = PLAN_LIMITS
 
     def __init__(
-        self, options: Mapping[str, object], schema: StructType, prepare: Prepare | None = None
+        self, options: Mapping[str, object], schema: Any, prepare: Prepare | None = None
     ) -> None:
-        """Take what Spark gives.
+        """Take what Spark gives; `schema` has the form of the running engine.
 
         ``prepare`` is called on the driver, before the first request about a stream.
         """
         self._raw = hidden(options)
-        self._fields = [_given(field) for field in schema.fields]
+        self._fields = running_engine().given_fields(schema)
         self._planner: Planner | None = None
         self._prepare = prepare
 
@@ -141,17 +140,12 @@ class _Source:
         ease_next_tasks()
 
 
-def _given(field: StructField) -> GivenField:
-    kind = field.dataType
-    return GivenField(field.name, kind.simpleString(), field.nullable, kind.jsonValue())
-
-
 def task_label() -> str:
     """Return the beginning of the names of the running task's consumers.
 
     It has the query, the batch, the partition and the attempt.
     """
-    context = TaskContext.get()
+    context = running_engine().task()
     if context is None:
         return conventions.task_label("0", "0", 0, 0)
     query = (context.getLocalProperty("sql.streaming.queryId") or "batch")[:8]
@@ -163,6 +157,19 @@ class JetStreamBatchReader(_Source, DataSourceReader):
     """`spark.read.format("jetstream")`."""
 
     streaming = False
+
+    def pruneColumns(self, schema: Any) -> None:
+        """Read only the columns of `schema`, in its order. Called before `partitions`, if at all.
+
+        Raise `NotImplementedError` for a schema without columns: rows of an Arrow batch without
+        columns cannot be counted. Spark does not call this.
+        """
+        fields = running_engine().given_fields(schema)
+        if not fields:
+            raise NotImplementedError("a read needs at least one column")
+        self._fields = fields
+        for known in ("schema", "columns"):
+            self.__dict__.pop(known, None)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition for each sequence range, or for each part of a table."""
