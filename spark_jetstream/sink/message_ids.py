@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jetstream.errors import DeliveryError
 from spark_jetstream.protocol.arrow import NOTHING, as_vector, binaries, binary, flags, piece
 from spark_jetstream.protocol.hashing import STABLE, Hashes, HashSet, subject_hashes
 from spark_jetstream.sink.rows import Rows
@@ -31,6 +32,8 @@ DIGEST = 12
 
 COPIES = -1
 """In place of a partition: the rows that the driver stores itself (`sink.equal_rows`)."""
+UNKNOWN = -2
+"""In place of a partition: the engine gives its tasks no numbers."""
 
 DEAD = b"dead."
 """It precedes the hash in the id of a dead letter whose row never had an id."""
@@ -67,10 +70,18 @@ class WriteTask:
         return "copies" if self.partition == COPIES else str(self.partition)
 
     @property
-    def where(self) -> str:
+    def part(self) -> str:
         """The same for error messages."""
-        part = "the equal rows" if self.partition == COPIES else f"partition {self.partition}"
-        return f"{part} of batch {self.batch}"
+        if self.partition == COPIES:
+            return "the equal rows"
+        if self.partition == UNKNOWN:
+            return "a task"
+        return f"partition {self.partition}"
+
+    @property
+    def where(self) -> str:
+        """Its part and its batch, for error messages."""
+        return f"{self.part} of batch {self.batch}"
 
 
 @dataclass(frozen=True)
@@ -173,12 +184,24 @@ class MessageIds:
         if not self._scheme.partition or not len(rows):
             return piece(self._of_batch)
         if not self._scheme.origin or rows.origin is None:
-            self.partitioned = True
+            self._note_partition()
             return piece(self._of_partition)
         known = rows.origin.is_valid()
         if not flags(known).all():
-            self.partitioned = True
+            self._note_partition()
         return pc.if_else(known, piece(self._of_batch), piece(self._of_partition))
+
+    def _note_partition(self) -> None:
+        """Note that an id has the partition in it. Raise `DeliveryError` if nobody knows it."""
+        # Tasks without numbers would give equal rows one id, and the server would drop all but one.
+        if self.task.partition == UNKNOWN:
+            raise DeliveryError(
+                "a row has no id of its own (column msg_id is null, or columns stream and sequence "
+                "are), and the engine does not number its tasks, so the sink cannot make one: give "
+                "each row a msg_id, or set option messageIds to content if the rows are distinct, "
+                "or option delivery to at-least-once"
+            )
+        self.partitioned = True
 
     def _made(self, digests: bytes, prefixes: pa.BinaryArray | pa.BinaryScalar) -> pa.BinaryArray:
         count = len(digests) // DIGEST

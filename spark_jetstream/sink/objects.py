@@ -136,7 +136,7 @@ def write_objects(
     with ObjectUploads(connect, bucket, settings) as uploads:
         for batch in batches:
             for row in object_rows(batch, columns, count + 1):
-                stored = _store(uploads, row, f"partition {task.partition}", totals)
+                stored = _store(uploads, row, task.part, totals)
                 totals.stored += 1
                 totals.note(bucket.name, stored.first, stored.last)
                 size += len(row.content)

@@ -58,7 +58,7 @@ class Sender:
             connect,
             options,
             target,
-            f"partition {task.partition}",
+            task.part,
             ledger,
             totals=self.totals.stored,
             timing=timing,

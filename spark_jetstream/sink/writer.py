@@ -16,10 +16,10 @@ import pyspark
 from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import StructType
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.engines.running import running_engine
 from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.options.values import hidden
@@ -27,7 +27,7 @@ from spark_jetstream.sink.kinds.kind import SinkKind
 from spark_jetstream.sink.kinds.table import sink_kind
 from spark_jetstream.sink.layout import ADVICE, is_adaptive
 from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED
-from spark_jetstream.sink.message_ids import WriteTask
+from spark_jetstream.sink.message_ids import UNKNOWN, WriteTask
 from spark_jetstream.sink.portions import record_batches
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.spark_process import ease_next_tasks, find_file, first_time, log_as_spark
@@ -68,11 +68,11 @@ class _Sink:
     def __init__(
         self,
         options: Mapping[str, object],
-        schema: StructType,
+        schema: Any,
         overwrite: bool,
         prepare: Callable[[SinkOptions], None],
     ) -> None:
-        """Check options, columns and server.
+        """Check options, columns and server. `schema` has the form of the running engine.
 
         Call `prepare` before the first request about a stream. `overwrite` of a streaming query
         means output mode "complete": each micro-batch stores the whole result again.
@@ -86,7 +86,8 @@ class _Sink:
                 option="mode",
             )
         self.options = SinkOptions.from_spark(options, streaming=self.streaming)
-        self.fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        self._engine = running_engine()
+        self.fields = self._engine.given_types(schema)
         # Spark builds the writer of a batch write once, on the driver: its tasks and their retries
         # share the name.
         self.write_name = self.options.write_id or uuid.uuid4().hex[:16]
@@ -95,6 +96,8 @@ class _Sink:
         self.run = uuid.uuid4().hex[:16]
         # Spark sends the dataset to the executors, with the results of the checks.
         self.dataset: SinkKind = kind(self.options, self.fields)
+        if not self._engine.numbers_tasks:
+            self.dataset.refuse_ids_of_partitions(self._engine.name)
         prepare(self.options)
         self.dataset.start(self._connect)
 
@@ -106,9 +109,7 @@ class _Sink:
     def write(self, iterator: Iterator[Any]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
         log_as_spark()
-        context = TaskContext.get()
-        if context is None:
-            raise JetStreamError("rows are written by Spark's tasks, and there is none here")
+        context = self._engine.task()
         task, run = self._task(context)
         if not self.arrow:
             iterator = record_batches(iterator, self.fields, self.dataset.batch_rows)
@@ -117,17 +118,22 @@ class _Sink:
         # `ease_next_tasks` covers it.
         pa.array([b""])
         ease_next_tasks()
-        adaptive = is_adaptive(
+        # Rows of a task without an identity have no partition in their ids.
+        adaptive = context is not None and is_adaptive(
             context.getLocalProperty, streaming=self.streaming, spark=pyspark.__version__
         )
         return Committed(report, task, run, adaptive)
 
-    def _task(self, context: TaskContext) -> tuple[WriteTask, str]:
+    def _task(self, context: TaskContext | None) -> tuple[WriteTask, str]:
         """Return the identity of a task, and that of the run of its query."""
-        partition = context.partitionId()
+        may_be_unknown = not self.streaming and not self._engine.numbers_tasks
+        if context is None and not may_be_unknown:
+            raise JetStreamError("rows are written by Spark's tasks, and there is none here")
+        partition = UNKNOWN if context is None else context.partitionId()
         if not self.streaming:
             write = f"w-{self.write_name}"
             return WriteTask(write, 0, partition, self._remembered_for, self.run), ""
+        assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:

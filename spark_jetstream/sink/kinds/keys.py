@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_jetstream.buckets.kv import stream_name
 from spark_jetstream.client.requests import Connect
+from spark_jetstream.errors import OptionError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.sink.fitness import refuse_key_stream
@@ -32,6 +33,16 @@ class KeySink(SinkKind):
         super().__init__(options)
         self.columns = BucketColumns.check(fields)
         self.bucket = KeyBucket()
+
+    def refuse_ids_of_partitions(self, engine: str) -> None:
+        if self.options.delivery != "at-least-once":
+            raise OptionError(
+                f"option delivery cannot be {self.options.delivery} with bucket on {engine}, which "
+                "does not number its tasks, so a row that is written again would have another "
+                "message id; set it to at-least-once: that makes one more revision with the same "
+                "value",
+                option="delivery",
+            )
 
     def start(self, connect: Connect) -> None:
         needs = frozenset(self.columns.names).intersection(NEWER_COLUMNS)

@@ -40,6 +40,12 @@ class SinkKind(ABC):
         """Take the options. A kind takes the columns as well, and raises `SchemaError` for them."""
         self.options = options
 
+    def refuse_ids_of_partitions(self, engine: str) -> None:  # noqa: B027 - objects have no ids
+        """Raise `OptionError` if message ids, or the ledger, need the number of each task.
+
+        `engine` is the name of the engine, which does not give it.
+        """
+
     @abstractmethod
     def start(self, connect: Connect) -> None:
         """Check the dataset before the first row. Raises what `preflight.check_start` does."""

@@ -49,6 +49,25 @@ class MessageSink(SinkKind):
         self.columns = SinkColumns.check(fields, options.subject)
         self.needs = frozenset(self.columns.names).intersection({*_SETTINGS, *NEWER_COLUMNS})
 
+    def refuse_ids_of_partitions(self, engine: str) -> None:
+        lacking = f"on {engine}, which does not number its tasks"
+        if self._exactly_once:
+            raise OptionError(
+                f"option delivery cannot be exactly-once {lacking}, so there is no ledger entry "
+                "for each of them; set it to deduplicated with column msg_id or with messageIds "
+                "content, or to at-least-once",
+                option="delivery",
+            )
+        # A row without a value in the column fails its task (`MessageIds`).
+        if self.depends_on_layout() and "msg_id" not in self.columns.names:
+            raise OptionError(
+                f"option delivery cannot be deduplicated {lacking}, with ids of the sink's own: a "
+                "row that is written again would have another id; add column msg_id, or keep "
+                "columns stream and sequence of a JetStream source, or set option messageIds to "
+                "content if the rows are distinct, or option delivery to at-least-once",
+                option="delivery",
+            )
+
     def start(self, connect: Connect) -> None:
         """Check the stream, and create the ledger if delivery exactly-once needs one.
 
