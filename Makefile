@@ -15,6 +15,9 @@ MATRIX_ENVS := .matrix
 COMPAT_VERSIONS := 4.0.5 4.1.4 4.2.1
 # The one that `make test` also runs on.
 QUICK_COMPAT_VERSION := $(firstword $(COMPAT_VERSIONS))
+# An engine with Spark's API, and its client.
+SAIL := sail-0.7.2
+SAIL_CLIENT := pyspark-client==4.2.*
 
 # Two -q: pip says nothing but errors.
 PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check
@@ -100,9 +103,9 @@ bench-quick: $(INSTALLED) ## The same in three to five minutes, for a look betwe
 bench-cluster: $(INSTALLED) ## Compare three executors and a cluster of three servers with the model of docs/tuning.md; five minutes
 	@$(RUN) $(PY) -m benchmarks.cluster
 
-compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) ## Fetch the older Sparks that the tests also run on
+compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) $(SPARKS)/$(SAIL)/.installed ## Fetch the older Sparks, and Sail, that the tests also run on
 
-# MATRIX=spark, python, server, libraries or client runs one axis.
+# MATRIX=spark, python, server, libraries, client or sail runs one axis.
 matrix: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Run a smoke test on each version of Spark, Python, nats-server and the libraries
 	@$(PY) -m tests.compat.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
 
@@ -146,3 +149,9 @@ $(SPARKS)/%/.installed: | $(INSTALLED)
 	@$(PIP_INSTALL) --no-deps --no-compile --target $(SPARKS)/$*.part pyspark==$*
 	@touch $(SPARKS)/$*.part/.installed
 	@mv $(SPARKS)/$*.part $(SPARKS)/$*
+
+$(SPARKS)/sail-%/.installed: | $(INSTALLED)
+	@rm -rf $(@D) $(@D).part
+	@$(PIP_INSTALL) --no-deps --no-compile --target $(@D).part pysail==$* '$(SAIL_CLIENT)'
+	@touch $(@D).part/.installed
+	@mv $(@D).part $(@D)

@@ -1,13 +1,13 @@
 """`make matrix`: run `smoke.py` on each version of Spark, Python, nats-server and the libraries
 that is supported.
 
-    python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries|client]
+    python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries|client|sail]
 
 Each axis runs with the newest of the others; the oldest libraries run with the newest and with the
 oldest Spark, those of a runtime with its Spark, and the thin client (pyspark-client) with a Spark
-Connect server. UV makes an environment for each combination in FOLDER, where the next run finds it
-again. Without an axis all of them run. The results go to the table of the page
-docs/compatibility.md.
+Connect server. On Sail `sail_job.py` takes the place of `smoke.py`. UV makes an environment for each
+combination in FOLDER, where the next run finds it again. Without an axis all of them run. The
+results go to the table of the page docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
+from tests.compat import test_sail
 from tests.compat.test_compat import LIMIT, PATIENT, check, fill, java_for_all
 from tests.support.jobs import job_environment, run_python, run_script
 from tests.support.project import ROOT
@@ -45,7 +46,7 @@ LIBRARIES = ("nats-py", "pyarrow", "numpy", "pydantic")
 #: Libraries of the age of Databricks Runtime 17, which has Python 3.12, Spark 4.0, pyarrow 19 and
 #: always pandas.
 RUNTIME = ("pyarrow==19.0.*", "numpy==2.1.*", "pydantic==2.10.*", "pandas==2.2.*")
-AXES = ("spark", "python", "server", "libraries", "client")
+AXES = ("spark", "python", "server", "libraries", "client", "sail")
 COLUMNS = ("axis", "Python", "Spark", "nats-server", *LIBRARIES, "result", "on")
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run here"
@@ -59,12 +60,16 @@ import importlib.metadata, json, platform
 import pyspark.sql.streaming.python_streaming_source_runner, pyspark.worker, spark_jetstream.datasource
 print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {("pyspark", *LIBRARIES)})]))
 """
+SAIL_VERSIONS = f"""
+import importlib.metadata, json, platform
+print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {("pysail", *LIBRARIES)})]))
+"""
 
 
 @dataclass(frozen=True)
 class Cell:
     """A combination of versions: `oldest` libraries are those that pyproject.toml begins with,
-    `pins` are others.
+    `pins` are others. With `sail` the job runs on this Sail, and `spark` is its client.
     """
 
     axis: str
@@ -74,6 +79,7 @@ class Cell:
     server: str = SERVERS[-1]
     oldest: bool = False
     pins: tuple[str, ...] = ()
+    sail: str = ""
 
     @property
     def not_run(self) -> list[str]:
@@ -81,12 +87,17 @@ class Cell:
         return [
             self.axis,
             self.python,
-            self.spark,
+            engine(self.sail) if self.sail else self.spark,
             self.server,
             *("" for _ in LIBRARIES),
             NOT_RUN,
             "",
         ]
+
+
+def engine(sail: str) -> str:
+    """What the table says in place of a version of Spark."""
+    return f"Sail {sail}"
 
 
 def cells(axis: str) -> Iterator[Cell]:
@@ -102,6 +113,8 @@ def cells(axis: str) -> Iterator[Cell]:
     elif axis == "client":
         # The newest release of pyspark-client, with a server of that Spark.
         yield Cell(axis, spark="4.2")
+    elif axis == "sail":
+        yield Cell(axis, spark="4.2", sail=test_sail.VERSION)
     else:
         yield Cell(axis, python="3.11", oldest=True)
         yield Cell(axis, python=PYTHONS[0], spark=SPARKS[0], server=SERVERS[0], oldest=True)
@@ -117,17 +130,22 @@ class Runner:
 
     def run(self, cell: Cell) -> list[str]:
         """The row of the table for a cell."""
-        python = self._environment(cell)
+        python = self._environment(cell, "pyspark-client" if cell.sail else "pyspark")
         if python is None:
             return cell.not_run
         binary = self._server(cell.server)
-        number, spark, *libraries = json.loads(run_python("-c", VERSIONS, python=python))
+        names = SAIL_VERSIONS if cell.sail else VERSIONS
+        number, spark, *libraries = json.loads(run_python("-c", names, python=python))
         served = subprocess.run(
             [binary, "--version"], check=True, capture_output=True, text=True
         ).stdout
         server = served.strip().rpartition("v")[2]
         client = self._environment(cell, "pyspark-client") if cell.axis == "client" else None
-        result = PASSED if any(smoke(python, binary, client) for _ in range(TRIES)) else FAILED
+        if cell.sail:
+            spark, passed = engine(spark), sail(python, binary)
+        else:
+            passed = any(smoke(python, binary, client) for _ in range(TRIES))
+        result = PASSED if passed else FAILED
         day = datetime.datetime.now(datetime.timezone.utc).date()
         return [cell.axis, number, spark, server, *libraries, result, str(day)]
 
@@ -137,6 +155,8 @@ class Runner:
         `spark` is the distribution of Spark: pyspark-client is the client of Spark Connect alone.
         """
         kind = "-oldest" if cell.oldest else "-pinned" if cell.pins else ""
+        if cell.sail:
+            kind = f"-sail-{cell.sail}"
         home = self._folder / f"python-{cell.python}-{spark}-{cell.spark}{kind}"
         python = home / "bin" / "python"
         command = [
@@ -152,7 +172,10 @@ class Runner:
         resolution = "lowest-direct" if cell.oldest else "highest"
         # The wheel of the last run has the same version.
         options = ("--reinstall-package=spark-jetstream", f"--resolution={resolution}")
-        self._install("--python", python, *options, ROOT, f"{spark}=={cell.spark}.*", *cell.pins)
+        packages = [f"{spark}=={cell.spark}.*", *cell.pins]
+        if cell.sail:
+            packages.append(f"pysail=={cell.sail}")
+        self._install("--python", python, *options, ROOT, *packages)
         return python
 
     def _server(self, version: str) -> Path:
@@ -195,6 +218,29 @@ def smoke(python: Path, binary: Path, client: Path | None = None) -> bool:
                     JAVA_HOME=java_for_all(),
                 )
             check(result, filled, target, limits=True, times=1)
+        except AssertionError:
+            traceback.print_exc()
+            return False
+        finally:
+            filled.publisher.close()
+    return True
+
+
+def sail(python: Path, binary: Path) -> bool:
+    """Run `sail_job.py` with a server of its own; whether everything is as it must be. A failure is
+    printed.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        NatsServer(config=PATIENT, binary=binary) as server,
+    ):
+        filled = fill(server)
+        target = Stream(server.url, "SAILED", filled.publisher)
+        try:
+            result = test_sail.run(filled, target, Path(folder), python)
+            test_sail.check(result, filled, target)
+            # The installed package is found by its entry point.
+            assert result["found"]
         except AssertionError:
             traceback.print_exc()
             return False

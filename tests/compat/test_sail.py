@@ -1,0 +1,107 @@
+"""Sail, a process without a JVM and a cluster of its workers, reads and writes what was published."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compat.test_compat import COUNT, SCHEMA, digest, filled
+from tests.support.jobs import run_script
+from tests.support.project import ROOT
+from tests.support.streams import Stream
+
+__all__ = ["filled"]
+
+VERSION = "0.7.2"
+JOB = Path(__file__).with_name("sail_job.py")
+
+
+def environment() -> dict[str, str]:
+    """The environment of a script that runs on Sail, in the Python of the suite."""
+    home = ROOT / ".spark" / f"sail-{VERSION}"
+    assert (home / ".installed").is_file(), f"Sail {VERSION} is not there: run `make compat-sparks`"
+    return {"PYTHONPATH": os.pathsep.join((str(home), str(ROOT)))}
+
+
+def run(
+    filled: Stream, target: Stream, folder: Path, python: Path, **environment: str
+) -> dict[str, Any]:
+    """What `sail_job.py` prints."""
+    arguments = (JOB, filled.url, filled.name, folder, target.name)
+    return run_script(*arguments, folder=folder, python=python, **environment)
+
+
+def check(result: dict[str, Any], filled: Stream, target: Stream) -> None:
+    """What `sail_job.py` printed is what was published, and each refusal says what to change."""
+    check_messages(result, filled)
+    check_buckets(result["buckets"])
+    check_writes(result["writes"])
+    counters = f"{target.name}_COUNTERS"
+    assert result["counters"] == [[f"{counters}.0", "20"], [f"{counters}.1", "25"]]
+    [letter] = result["dead letters"]
+    given_up = f"{target.name}_GIVEN_UP"
+    assert letter[:6] == [given_up, "c", "unreadable", "bad", "it is", False]
+    assert result["files"] == {"written": 100, "saved": True}
+    assert "only supports streaming data" in result["streaming"]["read"]
+    assert "unsupported extension node for streaming" in result["streaming"]["written"]
+
+
+def check_messages(result: dict[str, Any], filled: Stream) -> None:
+    assert result["schema"] == SCHEMA
+    for name in ("batch", "parts"):
+        rows = result[name]
+        assert rows["count"] == COUNT
+        assert rows["sequences"] == list(range(1, COUNT + 1))
+        assert rows["digest"] == digest(filled)
+        assert rows["without_time"] == 0
+    assert result["zones"] == [COUNT, COUNT // 3]
+    assert result["strict"] == ["struct<data:binary,sequence:bigint>", COUNT]
+    assert (result["filtered"], result["subjects"], result["path"]) == (10, COUNT // 2, COUNT)
+    assert result["sql"] == [COUNT // 2, COUNT - 1]
+    schema, count, refused = result["ntz"]
+    assert (schema, count) == (SCHEMA, COUNT)
+    assert "the type timestamp_ntz, but it is timestamp" in refused
+    assert "OptionError: there is no option steam; did you mean stream" in result["misspelt"]
+    assert "StreamNotFound: cannot read stream ABSENT" in result["absent"]
+    assert 'SchemaError: the schema declares column "headers" NOT NULL' in result["not null"]
+
+
+def check_buckets(buckets: dict[str, Any]) -> None:
+    assert buckets["current"] == [[f"key.{number}", str(number + 10)] for number in range(10)]
+    assert buckets["history"] == 20
+    assert buckets["as of"] == [[f"key.{number}", str(number)] for number in range(10)]
+    assert "option delivery cannot be deduplicated with bucket on Sail" in buckets["delivery"]
+    assert buckets["objects"] == [[f"object.{number}", 300_000, 300_000] for number in range(3)]
+    assert buckets["listed"] == [[f"object.{number}", True] for number in range(3)]
+
+
+def check_writes(writes: dict[str, Any]) -> None:
+    # How many rows are stored after the first write and after the second one.
+    assert writes["plain"] == [COUNT, 2 * COUNT]
+    assert writes["msg_id"] == writes["origin"] == [COUNT, COUNT]
+    assert writes["content"] == [COUNT - 10, COUNT - 10]
+    assert "option delivery cannot be deduplicated on Sail" in writes["default"]
+    assert "option delivery cannot be exactly-once on Sail" in writes["exactly"]
+    assert "DeliveryError: a row has no id of its own" in writes["null"]
+    assert 'mode "overwrite" is not possible' in writes["overwrite"]
+    assert "row 1 of a task cannot be stored at subject 'nowhere.x'" in writes["refused"]
+    assert 'SchemaError: the sink knows no column "extra"' in writes["column"]
+    assert 'column "data" is of type int, but must be binary or string' in writes["types"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["local", "local-cluster"])
+def test_every_kind_is_read_and_written(filled: Stream, mode: str, tmp_path: Path) -> None:
+    target = Stream(filled.url, f"SAILED_{mode.replace('-', '_').upper()}", filled.publisher)
+    python = Path(sys.executable)
+    result = run(filled, target, tmp_path, python, SAIL_MODE=mode, **environment())
+    check(result, filled, target)
+
+
+def test_make_fetches_this_release() -> None:
+    assert f"SAIL := sail-{VERSION}\n" in (ROOT / "Makefile").read_text()
