@@ -1,1 +1,1 @@
-"""The engines that call the data source: how each gives and takes schemas, and numbers its tasks."""
+"""The engines that call the data source: the form of their schemas, batches and tasks."""

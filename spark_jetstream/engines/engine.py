@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -35,6 +35,10 @@ class Engine(ABC):
 
         They are pairs of name and Spark `simpleString` type.
         """
+
+    @abstractmethod
+    def hand_over(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a task in batches that the engine can take."""
 
     @abstractmethod
     def task(self) -> TaskContext | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
 
 from spark_jetstream.engines.engine import Engine
+from spark_jetstream.engines.handover import few_batches
 from spark_jetstream.schema import Column, GivenField, arrow_schema, spark_type
 
 
@@ -35,6 +36,9 @@ class Sail(Engine):
 
     def given_types(self, schema: pa.Schema) -> list[tuple[str, str]]:
         return [(field.name, spark_type(field.type)) for field in schema]
+
+    def hand_over(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return few_batches(batches)
 
     def task(self) -> None:
         return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
@@ -31,6 +32,9 @@ class Spark(Engine):
 
     def given_types(self, schema: StructType) -> list[tuple[str, str]]:
         return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+    def hand_over(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches
 
     def task(self) -> TaskContext | None:
         return TaskContext.get()

@@ -135,8 +135,9 @@ class _Source:
             return
         access = Access(self._requests(resumed=True), self.columns, task_label())
         with advice():
-            for batch in self.kind.read(part, access):
-                yield as_declared(batch, self.schema)
+            batches = self.kind.read(part, access)
+            declared = (as_declared(batch, self.schema) for batch in batches)
+            yield from running_engine().hand_over(declared)
         ease_next_tasks()
 
 
