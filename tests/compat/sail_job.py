@@ -26,6 +26,7 @@ from spark_jetstream.admin import JetStreamAdmin
 # Python finds it beside this script, which also runs where only the package is installed.
 from smoke import describe, error_of  # type: ignore[import-not-found]  # isort: skip
 
+MANY = 60_000
 Rows = list[list[Any]]
 
 
@@ -46,7 +47,11 @@ class Job:
         table = self.read(**options).selectExpr(*columns.split(", "))
         return sorted(list(row) for row in table.collect())
 
-    def write(self, frame: DataFrame, mode: str = "append", **options: Any) -> None:
+    def write(
+        self, frame: DataFrame, mode: str = "append", partitions: int = 4, **options: Any
+    ) -> None:
+        # Sail counts the partitions of another frame too early (`unequal`).
+        frame = frame.repartition(partitions) if partitions else frame
         writer = frame.write.format("jetstream").options(servers=self.url, **options)
         writer.mode(mode).save()
 
@@ -95,7 +100,8 @@ def buckets(job: Job, target: str) -> dict[str, Any]:
     values = job.spark.range(20).selectExpr(
         "concat('key.', id % 10) AS key", "CAST(id AS STRING) AS value"
     )
-    job.write(values.coalesce(1), bucket=target, delivery="at-least-once")
+    # The last value of a key is in the last row.
+    job.write(values.coalesce(1), partitions=0, bucket=target, delivery="at-least-once")
     refused = job.error(lambda: job.write(values, bucket=target))
     job.admin.objects.create(target)
     content = job.spark.range(3).selectExpr(
@@ -145,8 +151,17 @@ def write(job: Job, stream: str, target: str) -> dict[str, Any]:
         "origin": counted("origin", origin, writeId=f"o-{prefix}"),
         "default": job.error(lambda: job.write(plain, stream=target)),
         "exactly": job.error(lambda: job.write(plain, stream=target, delivery="exactly-once")),
-        "null": job.error(lambda: job.write(with_null.coalesce(1), stream=target)),
+        "null": job.error(lambda: job.write(with_null, stream=target)),
         "null stored": job.read(stream=target, subjects=f"{prefix}.null.>").count(),
+        "unequal": job.error(
+            lambda: job.write(
+                job.spark.range(10).filter("id > 5").selectExpr("CAST(id AS STRING) AS data"),
+                partitions=0,
+                subject=f"{prefix}.unequal",
+                delivery="at-least-once",
+            )
+        ),
+        "unequal stored": job.read(stream=target, subjects=f"{prefix}.unequal").count(),
         "overwrite": job.error(lambda: job.write(plain, "overwrite", delivery="at-least-once")),
         "refused": job.error(
             lambda: job.write(nowhere.limit(1), delivery="at-least-once", maxRetries=0)
@@ -154,6 +169,20 @@ def write(job: Job, stream: str, target: str) -> dict[str, Any]:
         "column": job.error(lambda: job.write(plain.withColumn("extra", F.lit(1)))),
         "types": job.error(lambda: job.write(plain.withColumn("data", F.lit(1)))),
     }
+
+
+def copied(job: Job, target: str) -> dict[str, Any]:
+    """A stream of which a task reads hundreds of batches, more than Sail's channel has room for,
+    written to another one by the same process.
+    """
+    for suffix in ("FROM", "TO"):
+        job.admin.streams.create(f"{target}_{suffix}", subjects=[f"{target}_{suffix}.>"])
+    rows = job.spark.range(MANY).selectExpr("CAST(id AS STRING) AS data")
+    job.write(rows, subject=f"{target}_FROM.a", delivery="at-least-once")
+    table = job.read(stream=f"{target}_FROM", fetchBatch=100)
+    job.write(table.select("data"), subject=f"{target}_TO.a", delivery="at-least-once")
+    stored = job.read(stream=f"{target}_TO").selectExpr("CAST(CAST(data AS STRING) AS BIGINT)")
+    return {"copied": stored.distinct().count(), "collected": len(table.collect())}
 
 
 def counters(job: Job, target: str) -> dict[str, Any]:
@@ -241,6 +270,7 @@ def main(url: str, stream: str, folder: str, target: str) -> dict[str, Any]:
                 **messages(job, stream),
                 "buckets": buckets(job, target),
                 "writes": write(job, stream, target),
+                **copied(job, target),
                 **counters(job, target),
                 **dead_letters(job, target),
                 "files": files(job, folder, target),

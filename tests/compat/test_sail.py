@@ -40,6 +40,7 @@ def check(result: dict[str, Any], filled: Stream, target: Stream) -> None:
     check_messages(result, filled)
     check_buckets(result["buckets"])
     check_writes(result["writes"])
+    assert result["copied"] == result["collected"] == 60_000
     counters = f"{target.name}_COUNTERS"
     assert result["counters"] == [[f"{counters}.0", "20"], [f"{counters}.1", "25"]]
     [letter] = result["dead letters"]
@@ -87,6 +88,10 @@ def check_writes(writes: dict[str, Any]) -> None:
     assert "option delivery cannot be deduplicated on Sail" in writes["default"]
     assert "option delivery cannot be exactly-once on Sail" in writes["exactly"]
     assert "DeliveryError: a row has no id of its own" in writes["null"]
+    # Sail adds tasks after it has counted them. Their rows are stored when it notices, and a cluster
+    # tries the job three times.
+    assert "Invalid partition id 1 in write result (expected < 1)" in writes["unequal"]
+    assert writes["unequal stored"] in (4, 12)
     assert 'mode "overwrite" is not possible' in writes["overwrite"]
     assert "row 1 of a task cannot be stored at subject 'nowhere.x'" in writes["refused"]
     assert 'SchemaError: the sink knows no column "extra"' in writes["column"]
