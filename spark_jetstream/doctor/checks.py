@@ -22,7 +22,7 @@ from spark_jetstream.admin.models.streams import (
 from spark_jetstream.buckets.object_stream import object_write
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect_at_once
-from spark_jetstream.doctor import servers, spark
+from spark_jetstream.doctor import sail, servers, spark
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.permissions import WRITING, Identity, Job, check_permissions, who_am_i
 from spark_jetstream.errors import (
@@ -157,6 +157,10 @@ class Examination:
 
     def _machine(self) -> Iterator[Finding]:
         mine = spark.this_python()
+        if sail.is_alone(mine.versions):
+            # Sail needs no Java, and runs the connector in its own process.
+            yield from spark.check_driver(mine)
+            return
         yield from spark.check_java(self.environ, mine.versions.get("pyspark"))
         yield from spark.check_driver(mine)
         yield from spark.check_workers(mine, self.environ)

@@ -11,6 +11,8 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -22,6 +24,8 @@ DISTRIBUTIONS = (
     "numpy",
     "pydantic",
     "pandas",
+    "pyspark-client",
+    "pysail",
     "nkeys",
     "aiohttp",
 )
@@ -50,9 +54,17 @@ def look_around() -> dict[str, Any]:
 
 def read_row() -> None:
     """Read options as JSON from stdin; write the number of rows as the last line of stdout."""
+    options = json.load(sys.stdin)
+    local = _local_sail() if sys.argv[2:] == ["Sail"] else _local_spark()
+    with local as session:
+        frame = session.read.format("jetstream").options(**options).load()
+        sys.stdout.write(f"\n{len(frame.limit(1).collect())}\n")
+
+
+@contextmanager
+def _local_spark() -> Iterator[Any]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the Python of a worker may lack it
 
-    options = json.load(sys.stdin)
     builder = SparkSession.builder.master("local[1]").appName("spark-jetstream doctor")
     builder = builder.config("spark.ui.enabled", "false").config(
         "spark.ui.showConsoleProgress",
@@ -60,14 +72,30 @@ def read_row() -> None:
     )
     session = builder.getOrCreate()
     try:
-        frame = session.read.format("jetstream").options(**options).load()
-        sys.stdout.write(f"\n{len(frame.limit(1).collect())}\n")
+        yield session
     finally:
         session.stop()
 
 
+@contextmanager
+def _local_sail() -> Iterator[Any]:
+    sail = importlib.import_module("pysail.spark")
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    server = sail.SparkConnectServer("127.0.0.1", 0)
+    server.start()
+    # Until the server stops, its threads keep the process alive.
+    try:
+        host, port = server.listening_address
+        session = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
+        yield session
+        session.stop()
+    finally:
+        server.stop()
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["row"]:
+    if sys.argv[1:2] == ["row"]:
         read_row()
     else:
         # Python puts the folder of a script first, unless told not to; for Spark's workers, the

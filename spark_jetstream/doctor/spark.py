@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from spark_jetstream import java
-from spark_jetstream.doctor import child
+from spark_jetstream.doctor import child, sail
 from spark_jetstream.doctor.findings import (
     Finding,
     failed,
@@ -114,9 +114,11 @@ def this_python() -> Python:
 
 
 def check_driver(mine: Python) -> Iterator[Finding]:
-    """Check the Python of this process and its libraries."""
+    """Check the Python of this process, its engine and its libraries."""
     yield ok("python", f"{mine.version}, {sys.executable}")
-    yield _check_pyspark(mine)
+    if not sail.is_alone(mine.versions):
+        yield _check_pyspark(mine)
+    yield from sail.check_sail(mine.versions)
     yield from _check_libraries(mine)
 
 
@@ -326,29 +328,33 @@ def check_spark(
 ) -> Iterator[Finding]:
     """Start a local Spark in another process, and read one row with ``reading``.
 
-    These are options of the source.
+    These are options of the source. Where there is no Spark but a Sail, that is started.
     """
+    engine = "Sail" if sail.is_alone(this_python().versions) else "Spark"
+    check = f"local {engine}"
     options = SecretStr(json.dumps({**_job_options(connection), **reading}))
     began = time.monotonic()
     try:
-        command = [sys.executable, "-m", "spark_jetstream.doctor.child", "row"]
+        command = [sys.executable, "-m", "spark_jetstream.doctor.child", "row", engine]
         # Options go over standard input: all users of the machine can see a command line.
         given = options.get_secret_value()
         local = {name: value for name, value in environ.items() if name != "SPARK_REMOTE"}
         ran = _run(command, env=local, input=given, timeout=_SPARK_TIMEOUT)
     except subprocess.TimeoutExpired:
         text = f"no row came within {_SPARK_TIMEOUT:g} s"
-        yield failed("local Spark", text, "see what is wrong above; Spark's own log knows more")
+        yield failed(check, text, "see what is wrong above; Spark's own log knows more")
         return
     seconds = time.monotonic() - began
     # Spark and Java may write lines before the last one.
     rows = ran.stdout.strip().rpartition("\n")[2]
     if ran.returncode or not rows.isdigit():
-        advice = "see what is wrong above; start spark-shell to see all of it"
-        yield failed("local Spark", _spark_error(ran.stderr), advice)
+        advice = "see what is wrong above"
+        if engine == "Spark":
+            advice += "; start spark-shell to see all of it"
+        yield failed(check, _spark_error(ran.stderr), advice)
         return
     read = f"{counted(int(rows), 'row')} of the stream's end"
-    yield ok("local Spark", f"started, and read {read}, in {seconds:.0f} s")
+    yield ok(check, f"started, and read {read}, in {seconds:.0f} s")
 
 
 def _job_options(connection: ConnectionOptions) -> dict[str, Any]:

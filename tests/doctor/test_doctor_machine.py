@@ -9,14 +9,15 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, StreamInfo
-from spark_jetstream.doctor import spark
-from spark_jetstream.doctor.checks import _reading
+from spark_jetstream.doctor import sail, spark
+from spark_jetstream.doctor.checks import Examination, _reading
 from spark_jetstream.doctor.findings import Finding
 from spark_jetstream.doctor.permissions import Job
 from spark_jetstream.options import ConnectionOptions
@@ -24,6 +25,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support.calls import sequences
 from tests.support.command import run_command
 from tests.support.jobs import ROOT, write_program
+from tests.support.project import PYPROJECT
 from tests.support.streams import MakeStream
 from tests.test_java import fake_java
 
@@ -172,6 +174,51 @@ def test_a_library_out_of_its_range_fails() -> None:
     assert [findings[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
     assert findings["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.15'"
     assert "pydantic" in findings["libraries"].said
+
+
+@pytest.mark.parametrize(
+    ("versions", "status", "text"),
+    [
+        ({"pysail": "0.7.2", "pyspark-client": "4.2.0"}, "ok", "0.7.2, with client 4.2.0"),
+        ({"pysail": "0.8.0", "pyspark-client": "4.2.0"}, "warning", "0.8.0 was not tested"),
+        ({"pysail": "0.7.2"}, "failed", "0.7.2 has no client"),
+    ],
+)
+def test_sail_takes_the_place_of_spark(
+    versions: dict[str, str], status: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = {
+        finding.check: finding
+        for finding in spark.check_driver(spark.Python("3.11.0", versions, ""))
+    }
+    assert "pyspark" not in findings
+    assert (findings["pysail"].status, text in findings["pysail"].said) == (status, True)
+
+    mine = spark.Python("3.11.0", versions, "")
+    monkeypatch.setattr(spark, "this_python", lambda: mine)
+    machine = Examination({}, {}, Job(("read",), "S"), None)
+    checks = [finding.check for finding in machine._machine()]
+    assert {"python", "pysail", 'format("jetstream") on Sail'} <= set(checks)
+    assert not {"java", "pyspark", "python of the workers"} & set(checks)
+
+
+def test_spark_and_sail_may_be_beside_each_other() -> None:
+    versions = {"pysail": "0.7.2", "pyspark": "4.3.0"}
+    checks = [item.check for item in spark.check_driver(spark.Python("3.11.0", versions, ""))]
+    assert {"pyspark", "pysail"} <= set(checks)
+    assert list(sail.check_sail({"pyspark": "4.3.0"})) == []
+
+
+def test_sail_finds_the_format_by_the_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"pysail": "0.7.2", "pyspark-client": "4.2.0"}
+    declared = PYPROJECT["project"]["entry-points"]["pysail.datasources"]
+    [(name, value)] = declared.items()
+    entry = metadata.EntryPoint(name, value, "pysail.datasources")
+    assert entry.load().name() == name == "jetstream"
+    for entries, status in (([entry], "ok"), ([], "failed")):
+        monkeypatch.setattr(metadata, "entry_points", lambda group, found=entries: found)
+        _, form = sail.check_sail(versions)
+        assert form.status == status
 
 
 def test_spark_must_find_the_format(tmp_path: Path) -> None:
