@@ -1,22 +1,30 @@
-"""Sail, a process without a JVM and a cluster of its workers, reads and writes what was published."""
+"""Sail, which has no JVM, reads and writes what was published, in one process and as a cluster."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+import spark_jetstream
+from spark_jetstream.testing import NatsServer
 from tests.compat.test_compat import COUNT, SCHEMA, digest, filled
-from tests.support.jobs import run_script
-from tests.support.project import ROOT
+from tests.support.jobs import job_environment, run_python, run_script
+from tests.support.pages import DEFAULT_URL, FOLDER, blocks
+from tests.support.project import PYPROJECT, ROOT
+from tests.support.publish import Message
+from tests.support.sinking import seen
 from tests.support.streams import Stream
 
 __all__ = ["filled"]
 
 VERSION = "0.7.2"
+PAGE = ROOT / "docs" / "sail.md"
 JOB = Path(__file__).with_name("sail_job.py")
 
 
@@ -88,8 +96,8 @@ def check_writes(writes: dict[str, Any]) -> None:
     assert "option delivery cannot be deduplicated on Sail" in writes["default"]
     assert "option delivery cannot be exactly-once on Sail" in writes["exactly"]
     assert "DeliveryError: a row has no id of its own" in writes["null"]
-    # Sail adds tasks after it has counted them. Their rows are stored when it notices, and a cluster
-    # tries the job three times.
+    # Sail adds tasks after it has counted them. Their rows are stored when it notices, and a
+    # cluster tries the job three times.
     assert "Invalid partition id 1 in write result (expected < 1)" in writes["unequal"]
     assert writes["unequal stored"] in (4, 12)
     assert 'mode "overwrite" is not possible' in writes["overwrite"]
@@ -106,6 +114,37 @@ def test_every_kind_is_read_and_written(filled: Stream, mode: str, tmp_path: Pat
     python = Path(sys.executable)
     result = run(filled, target, tmp_path, python, SAIL_MODE=mode, **environment())
     check(result, filled, target)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_the_program_of_the_page(tmp_path: Path) -> None:
+    installed = tmp_path / f"spark_jetstream-{spark_jetstream.__version__}.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: spark-jetstream\nVersion: {spark_jetstream.__version__}\n"
+    )
+    for group, entries in PYPROJECT["project"]["entry-points"].items():
+        with (installed / "entry_points.txt").open("a") as file:
+            lines = (f"{name} = {value}\n" for name, value in entries.items())
+            file.writelines([f"[{group}]\n", *lines])
+    with NatsServer() as server:
+        orders, shipped = Stream(server.url, "ORDERS"), Stream(server.url, "SHIPPED")
+        payloads = [b'{"id": %d, "item": "tea"}' % number for number in range(3)]
+        orders.send(*(Message("orders.new", payload) for payload in payloads))
+        texts = {DEFAULT_URL: server.url, FOLDER: str(tmp_path)}
+        program = tmp_path / "program.py"
+        program.write_text("\n".join(block.replaced(texts) for block in blocks(PAGE, "python")))
+        variables = environment()
+        path = os.pathsep.join((str(tmp_path), variables["PYTHONPATH"]))
+        printed = run_python(program, env=job_environment(PYTHONPATH=path), cwd=tmp_path)
+        assert re.search(r"orders\.new *\| *3 *\|", printed), printed
+        assert sorted((item.subject, item.data) for item in seen(shipped)) == [
+            ("shipped.tea", b"%d" % number) for number in range(3)
+        ]
+        assert pq.read_table(tmp_path / "orders.parquet").num_rows == 3
+        shipped.publisher.close()
+        orders.publisher.close()
 
 
 def test_make_fetches_this_release() -> None:
