@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--servers", default="nats://127.0.0.1:4222")
     parser.add_argument("--stream", required=True)
     parser.add_argument("--to", required=True, help="folder; its checkpoint is beside it")
+    parser.add_argument("--credentials", help="a .creds file, at the same path on every node")
     parser.add_argument(
         "--once", action="store_true", help="end when everything that is there has been copied"
     )
@@ -36,8 +37,10 @@ def main() -> None:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: ended.set())
 
+    login = {"credentialsFile": arguments.credentials} if arguments.credentials else {}
     messages = (
         spark.readStream.format("jetstream")
+        .options(**login)
         .option("servers", arguments.servers)
         .option("stream", arguments.stream)
         .option("maxMessagesPerTrigger", 100_000)
