@@ -34,7 +34,7 @@ from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
 from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
-from tests.support.project import URLS
+from tests.support.project import PYPROJECT, URLS
 from tests.support.publish import Message, Publisher
 from tests.support.queries import batch
 from tests.support.reading import wait_until
@@ -479,6 +479,78 @@ def test_the_addresses_of_the_project_are_those_of_pyproject() -> None:
     files += [path for path in ROOT.glob(".github/**/*") if path.is_file()]
     for path in files:
         assert set(re.findall(pattern, path.read_text(encoding="utf-8"))) <= own, path
+
+
+# -- for those who decide --
+
+DEPLOYING = ROOT / "docs" / "deploying.md"
+COMPARED = "## Compared with other connectors"
+
+
+def rows_of(text: str, heads: str) -> list[list[str]]:
+    """Return the cells of the table whose first line begins with ``heads``."""
+    table = re.search(rf"^{re.escape(heads)}.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert table is not None, heads
+    return [re.split(r"(?<!\\) \| ", row.strip("| ")) for row in table[1].splitlines()]
+
+
+def first_screen() -> str:
+    """Return the part of the README before its first section."""
+    return (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+
+
+def test_the_readme_begins_with_the_picture_two_commands_and_the_runtimes() -> None:
+    text = first_screen()
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    install, demo = commands.splitlines()
+    extra = re.fullmatch(r"pip install '\.\[(\w+)\]'", install)
+    assert extra is not None
+    assert extra[1] in PYPROJECT["project"]["optional-dependencies"]
+    assert demo.split() == [*PYPROJECT["project"]["scripts"], "demo"]
+    parts = ["docs/images/demo.svg", install, "| runs on | Spark | state |", "It is for "]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_the_runtimes_of_the_readme_are_those_of_the_pages_about_them() -> None:
+    described = {}
+    for name, spark, _, state in rows_of(DEPLOYING.read_text(), "| runtime | Spark | how it"):
+        for anchor in re.findall(r"\]\(#([\w-]+)\)", name):
+            described[f"deploying.md#{anchor}"] = (spark, state)
+    sail = (ROOT / "docs" / "sail.md").read_text()
+    release = re.search(r"Everything here was run with (pysail [\d.]+)", sail)
+    assert release is not None
+    described["sail.md"] = (release[1], "tested by the suite")
+    states = {"tested here": "tested by the suite", "by documentation": "by documentation"}
+    shown = set()
+    for name, spark, state in rows_of(first_screen(), "| runs on | Spark | state |"):
+        (link,) = re.findall(r"/docs/([^)]+)\)", name)
+        assert described[link][0] == spark, link
+        assert described[link][1].startswith(states[state]), link
+        shown.add(link)
+    wanted = "kubernetes-operators databricks-clusters databricks-serverless microsoft-fabric emr "
+    wanted += "emr-serverless dataproc local spark-connect"
+    assert shown == {"sail.md", *(f"deploying.md#{anchor}" for anchor in wanted.split())}
+
+
+def test_each_cell_of_the_comparison_says_something() -> None:
+    page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    section = page.partition(f"{COMPARED}\n")[2].partition("\n## ")[0]
+    heads = re.findall(r"^\| \| (.+) \|\n\|---", section, re.MULTILINE)
+    assert len(heads) == 3
+    assert len(set(heads)) == 1
+    columns = heads[0].split(" | ")
+    lines = [line for line in section.splitlines() if re.match(r"\| \w", line)]
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert len(cells) == len(columns) + 1, line
+        assert all(cells), line
+    # The page names where the columns come from, and when that was read.
+    sources = section.partition("### The pages and files that were read\n")[2]
+    named = re.findall(r"^- \[?([\w -]+?)\]?(?:\(https:[^)]+\))?: ", sources, re.MULTILINE)
+    assert named == columns[1:]
+    assert all("](https://" in source for source in sources.split("\n- ")[1:])
+    assert "read on 29 November 2026" in section
 
 
 # -- claims --
