@@ -97,8 +97,9 @@ class SinkOptions(SideOptions):
         PublishSubject(),
     )
     server_headers: ServerHeaders = option(
-        "if column `headers` holds `Nats-Schedule*`, `Nats-Rollup` or `Nats-Incr`, on which the "
-        "server acts: `error` fails the write, `drop` stores the rows without these headers",
+        "how to treat rows with the headers `Nats-Schedule*`, `Nats-Rollup` or `Nats-Incr`, on "
+        "which the server acts: `error` fails the write, `drop` stores the rows without these "
+        "headers",
         Choice(get_args(ServerHeaders)),
         "error",
     )

@@ -157,9 +157,10 @@ class SourceOptions(SideOptions):
         value=(),
     )
     read_with: ReadWith = option(
-        "`consumer`: each task creates a pull consumer; `direct`: each task sends batched Direct "
-        "Gets and creates no consumer (the stream must have `allow_direct`); `auto`: Direct Gets "
-        "for small tasks on a cluster, if stream and account allow them, else consumers",
+        "how tasks read messages: with `consumer` each task creates a pull consumer; with `direct` "
+        "each task sends batched Direct Gets and creates no consumer (the stream must have "
+        "`allow_direct`); with `auto` small tasks on a cluster send Direct Gets, if stream and "
+        "account allow them, and all other tasks create consumers",
         Choice(("auto", "consumer", "direct")),
         "auto",
     )

@@ -44,8 +44,9 @@ Model = TypeVar("Model", bound="Options")
 class OptionSpec:
     """One option.
 
-    ``name`` is written as users write it, ``doc`` is one line for them, ``default`` the text that
-    means the same as leaving the option out (None: there is none). ``only`` says where it is valid
+    ``name`` is written as users write it, ``doc`` is one line for them, whose part before the first
+    colon or semicolon stands for the whole in tables, ``default`` the text that means the same as
+    leaving the option out (None: there is none). ``only`` says where it is valid
     when not everywhere, and ``instead`` what to use in the other place. ``field_name`` is the
     model's field.
     """
@@ -98,8 +99,8 @@ ENSURE_STREAM = option(
     Text(required=True),
 )
 ON_CONFLICT = option(
-    "if the stream exists and differs in fields that `ensureStream` names: `error` fails and lists "
-    "the differences, `update` changes the stream, `ignore` uses it as it is",
+    "how to treat a stream that exists and differs in fields that `ensureStream` names: `error` "
+    "fails and lists the differences, `update` changes the stream, `ignore` uses it as it is",
     Choice(get_args(OnConflict)),
     "error",
 )

@@ -8,6 +8,7 @@ group of commands.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from spark_jetstream.cli.app import SHARED, unwrapped
 from spark_jetstream.cli.help import ADVANCED, COMMON, argument, first_sentence, option_help, usage
 from spark_jetstream.cli.main import app
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
-from spark_jetstream.options.specs import EXCLUSIVE, NEEDED
+from spark_jetstream.options.specs import EXCLUSIVE, NEEDED, Options, OptionSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
+OPTIONS = DOCS / "options.md"
 _MADE = "<!-- Made by `make generate`; do not edit. -->"
 
 _OPTIONS_HEAD = f"""\
@@ -32,6 +34,13 @@ All options of `format("jetstream")`. [reading.md](reading.md) and [writing.md](
 [glossary](glossary.md) explains words of NATS. Names match in any case. An option that does not exist, or has no
 meaning where it is used, is an error.
 """
+_TABLE_HEAD = """\
+## All options
+
+A name leads to the section with its whole description and the values that it takes.
+
+| option | default | batch or streaming | source or sink | meaning |
+|---|---|---|---|---|"""
 
 _NOTES = """\
 ## How values are written
@@ -101,14 +110,48 @@ _CONFIGURATIONS = {
 """Groups of commands -> what their options of the help panels `COMMON` and `ADVANCED` configure."""
 
 
+_MODELS = (ConnectionOptions, SourceOptions, SinkOptions)
+_QUERIES = {None: "both", "batch": "batch", "stream": "streaming"}
+"""`OptionSpec.only` -> the kinds of queries."""
+
+
+def option_titles() -> Iterator[tuple[type[Options], OptionSpec, str]]:
+    """Yield each option with its model and the title of its section.
+
+    The title of an option that a model before has too also names the side.
+    """
+    taken: set[str] = set()
+    for model in _MODELS:
+        for spec in model.specs:
+            yield model, spec, f"{spec.name} ({model.side})" if spec.name in taken else spec.name
+        taken |= {spec.name for spec in model.specs}
+
+
+def option_row(model: type[Options], spec: OptionSpec, title: str) -> str:
+    """Return the row of an option in the table of all options."""
+    sides = "both" if model is ConnectionOptions else model.side
+    default = f"`{spec.default}`" if spec.default else "none"
+    short = re.split("[:;] ", spec.doc, maxsplit=1)[0]
+    cells = (
+        f"[`{spec.name}`](#{re.sub(r'[()]', '', _anchor(title))})",
+        default,
+        _QUERIES[spec.only],
+        sides,
+        f"{short[0].upper()}{short[1:]}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def options_markdown() -> str:
     """Return the reference of all options, docs/options.md."""
-    lines = [_OPTIONS_HEAD.rstrip()]
+    titles = list(option_titles())
+    lines = [_OPTIONS_HEAD, _TABLE_HEAD, *(option_row(*described) for described in titles)]
     places = {"stream": "in a streaming query", "batch": "in a batch"}
-    for model in (ConnectionOptions, SourceOptions, SinkOptions):
+    for model in _MODELS:
         lines += ["", f"## {model.side.capitalize()}"]
-        for spec in model.specs:
-            title = f"{spec.name} ({model.side})" if f"### {spec.name}" in lines else spec.name
+        for owner, spec, title in titles:
+            if owner is not model:
+                continue
             only = f"; only {places[spec.only]}" if spec.only else ""
             default = f" Default: `{spec.default}`." if spec.default else ""
             value = spec.kind.expects.partition(" such as")[0]
@@ -227,7 +270,7 @@ def _table(rows: Mapping[str, str], form: str = "`{}`") -> str:
 def pages() -> dict[Path, str]:
     """Return the pages that are made here, by their files."""
     commands = {DOCS / "commands" / name: text for name, text in command_pages().items()}
-    return {DOCS / "options.md": options_markdown(), **commands}
+    return {OPTIONS: options_markdown(), **commands}
 
 
 if __name__ == "__main__":

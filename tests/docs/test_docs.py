@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jetstream import errors
 from spark_jetstream.java import ensure_java
+from spark_jetstream.options.specs import Options
 from spark_jetstream.schema import COLUMNS
 from spark_jetstream.source.ranges import shares
 from spark_jetstream.testing import NatsServer
@@ -557,9 +558,36 @@ def test_each_cell_of_the_comparison_says_something() -> None:
 
 
 def test_the_references_of_options_and_commands_are_current() -> None:
-    files = [references.DOCS / "options.md", *(references.DOCS / "commands").iterdir()]
+    files = [references.OPTIONS, *(references.DOCS / "commands").iterdir()]
     written = {path: path.read_text(encoding="utf-8") for path in files}
     assert written == references.pages(), "run `make generate`"
+
+
+def test_the_table_of_options_is_that_of_the_models() -> None:
+    """Read without the code that writes the page, which might leave an option out."""
+    text = references.OPTIONS.read_text(encoding="utf-8")
+    rows = rows_of(text, "| option | default | batch or streaming |")
+    shown = [(re.sub(r"\[`(\w+)`\].*", r"\1", row[0]), *row[1:4]) for row in rows]
+    declared = [
+        (
+            spec.name,
+            f"`{spec.default}`" if spec.default else "none",
+            {"batch": "batch", "stream": "streaming"}.get(spec.only or "", "both"),
+            "both" if side == "connection" else side,
+        )
+        for side in ("connection", "source", "sink")
+        for spec in Options.sides[side].specs
+    ]
+    assert shown == declared
+    # A meaning is one sentence, in one line of a wide screen; its words begin the section.
+    sections = re.split(r"^### (.*)\n", text, flags=re.MULTILINE)
+    described = {
+        slug(title): body for title, body in zip(sections[1::2], sections[2::2], strict=True)
+    }
+    for row in rows:
+        (anchor,) = re.findall(r"\(#([\w-]+)\)$", row[0])
+        assert described[anchor].strip().startswith(row[4]), row
+        assert len(row[4]) < 120, row
 
 
 def test_the_page_about_logins_is_current() -> None:
