@@ -17,7 +17,7 @@ DEVELOPMENT = "dev"
 
 
 def join(pages: Path) -> None:
-    """Write `versions.json`, `index.html` and `404.html` beside the folders."""
+    """Write `versions.json`, `index.html`, `404.html` and `llms.txt` beside the folders."""
     names = {folder.name for folder in pages.iterdir() if folder.is_dir()}
     versions = [*sorted(names - {DEVELOPMENT}, key=Version, reverse=True), DEVELOPMENT]
     listed = [{"version": name, "title": name, "aliases": []} for name in versions]
@@ -29,7 +29,9 @@ def join(pages: Path) -> None:
     (pages / "index.html").write_text(
         f"<!doctype html><title>spark-jetstream</title>{first}", encoding="utf-8"
     )
-    shutil.copy(pages / versions[0] / "404.html", pages)
+    # Programs look for llms.txt at the root; its links name the version.
+    for name in ("404.html", "llms.txt"):
+        shutil.copy(pages / versions[0] / name, pages)
 
 
 if __name__ == "__main__":

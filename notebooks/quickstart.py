@@ -2,6 +2,9 @@
 # MAGIC %md
 # MAGIC # NATS JetStream from Spark: quick start
 # MAGIC
+# MAGIC This notebook creates a stream, reads it with Spark in a batch and in a streaming query, plots it, and writes
+# MAGIC results back. It takes a minute or two.
+# MAGIC
 # MAGIC JetStream is the storage of the message broker [NATS](https://docs.nats.io/nats-concepts/jetstream). You need to
 # MAGIC know four words:
 # MAGIC
@@ -10,9 +13,6 @@
 # MAGIC - A **stream** stores the messages of the subjects that it captures, and numbers them: 1, 2, 3, ... That number
 # MAGIC   is the *sequence*. To Spark a stream is what a topic with one partition is in Kafka.
 # MAGIC - In filters `*` matches one word of a subject, and `>` one or more at its end.
-# MAGIC
-# MAGIC This notebook creates a stream, reads it with Spark in a batch and in a streaming query, plots it, and writes
-# MAGIC results back. It takes a minute or two.
 # MAGIC
 # MAGIC **To install**, from a clone of the project: `pip install '.[notebook,spark]'`, and a Jupyter of your choice.
 # MAGIC Without Java 17 or newer: `pip install '.[java,notebook,spark]'`. On Databricks leave `spark` out, since Spark

@@ -80,7 +80,8 @@ _COMMANDS_HEAD = f"""\
 
 {_MADE}
 
-`spark-jetstream COMMAND --help` says the same. What commands have in common:
+Every command of `spark-jetstream`, by its group, for those who work in a shell. `spark-jetstream COMMAND --help` says
+the same. What commands have in common:
 
 - They connect as [docs/admin.md](../admin.md#how-it-connects) says: by the [options below](#options-of-every-command),
   else by the `NATS_*` variables and contexts of the `nats` command. These options may stand before the command too.

@@ -34,7 +34,7 @@ from tests.monitoring.collector import collecting, inputs
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
-from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
+from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, anchors, blocks, links, slug
 from tests.support.project import PYPROJECT, URLS
 from tests.support.publish import Message, Publisher
 from tests.support.queries import batch
@@ -398,29 +398,6 @@ def test_code_blocks_parse(page: Path) -> None:
 
 
 # -- links --
-
-
-def slug(heading: str) -> str:
-    """Return the anchor that GitHub gives a heading."""
-    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
-    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
-
-
-def without_code(page: Path) -> str:
-    return re.sub(
-        r"^( *)```.*?^\1```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
-
-
-def anchors(page: Path) -> set[str]:
-    return {
-        slug(heading) for heading in re.findall(r"^#{1,6} (.+)$", without_code(page), re.MULTILINE)
-    }
-
-
-def links(page: Path) -> list[str]:
-    """Return the targets of the links of a page, as they are written."""
-    return re.findall(r"\]\(([^)\s]+)\)", without_code(page))
 
 
 def place(page: Path, link: str) -> tuple[Path, str] | None:

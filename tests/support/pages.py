@@ -1,4 +1,4 @@
-"""Pages of the documentation: their fenced blocks, which run as they stand."""
+"""Pages of the documentation: their fenced blocks, which run as they stand, their links and their anchors."""
 
 from __future__ import annotations
 
@@ -42,3 +42,26 @@ def blocks(page: Path, language: str) -> list[Block]:
         Block(textwrap.dedent(fence[2]), page, text.count("\n", 0, fence.start(2)) + 1)
         for fence in fences
     ]
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+
+
+def without_code(page: Path) -> str:
+    return re.sub(
+        r"^( *)```.*?^\1```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+
+
+def anchors(page: Path) -> set[str]:
+    return {
+        slug(heading) for heading in re.findall(r"^#{1,6} (.+)$", without_code(page), re.MULTILINE)
+    }
+
+
+def links(page: Path) -> list[str]:
+    """Return the targets of the links of a page, as they are written."""
+    return re.findall(r"\]\(([^)\s]+)\)", without_code(page))

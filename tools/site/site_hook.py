@@ -41,6 +41,11 @@ FIRST = ("/index.md", "/quickstart.ipynb")
 FIRST_STEPS = "first-steps.md"
 SECTIONS = ("The first ten minutes", "Install", "Rows")
 """The sections of the README that are on the page `FIRST_STEPS`."""
+OPENING = (
+    "How to install spark-jetstream, start a NATS server, and read and write a first stream, for "
+    "those who try it out."
+)
+"""How that page begins."""
 _log = logging.getLogger("mkdocs.hooks.site")
 _run = tempfile.TemporaryDirectory(prefix="spark-jetstream-site-")
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
@@ -106,7 +111,7 @@ def first_steps(readme: str) -> str:
         for section in sections
         if section.partition("\n")[0].removeprefix("## ") in SECTIONS
     ]
-    return "".join(["# Install and first steps\n\n", *chosen])
+    return "".join([f"# Install and first steps\n\n{OPENING}\n\n", *chosen])
 
 
 def _expanded(entries: list[Any], pages: list[str]) -> Iterator[Any]:
