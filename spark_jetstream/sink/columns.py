@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -51,6 +51,8 @@ class Columns:
 
     names: tuple[str, ...]
     subject: str | None = None
+    empty: frozenset[str] = frozenset()
+    """Those that are null in every row: their type is void."""
 
     #: The possible types of each column that is written.
     accepted: ClassVar[Types]
@@ -92,7 +94,11 @@ class Columns:
             names.append(name)
         cls._check_required(dict(fields), subject)
         _check_together(names, subject)
-        return cls(tuple(names), subject)
+        return cls(tuple(names), subject, frozenset(name for name, kind in fields if kind == _VOID))
+
+    def that_need(self, more: Iterable[str]) -> frozenset[str]:
+        """Return which columns of `more` are there. A column without any value needs nothing."""
+        return frozenset(self.names).intersection(more) - self.empty
 
     @classmethod
     def _check_column(cls, name: str, kind: str) -> None:
@@ -120,15 +126,16 @@ class Columns:
     @classmethod
     def _check_required(cls, kinds: Mapping[str, str], subject: str | None) -> None:
         """Raise `SchemaError` for a required column that is missing, or null in every row."""
+        with_values = {name for name, kind in kinds.items() if kind != _VOID}
         for name, rest in cls.required.items():
             if name == "subject" and subject is not None:
                 continue
             if name not in kinds:
                 # An increment of a counter has no payload.
-                if name == "data" and "incr" in kinds:
+                if name == "data" and "incr" in with_values:
                     continue
                 raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
-            may_be_empty = cls.empty_beside.get(name) in kinds
+            may_be_empty = cls.empty_beside.get(name) in with_values
             if kinds[name] == _VOID and not may_be_empty:
                 allowed = " or ".join(cls.accepted[name])
                 raise SchemaError(

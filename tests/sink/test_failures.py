@@ -670,6 +670,20 @@ def test_a_server_that_knows_no_ttl(make: MakeStream, monkeypatch: pytest.Monkey
                 writer_of(mode, settings(s, options), columns)
 
 
+def test_columns_without_a_value_need_nothing_of_stream_and_server(
+    make: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's type of `lit(None)` is void, and Arrow's null."""
+    monkeypatch.setattr(Connection, "server_version", (2, 10, 29))
+    for empty in (["ttl", "rollup", "schedule", "schedule_target"], ["incr"], ["atomic_group"]):
+        for mode in "bs":
+            s = make()
+            given = dict.fromkeys(empty, pa.nulls(2))
+            rows = batch(data=["x", "y"], subject=[f"{s.subject}.a"] * 2, **given)
+            store(writer_of(mode, settings(s, {}), rows.schema), [rows])
+            assert s.state()["messages"] == 2
+
+
 def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_stored(
     make: MakeStream,
 ) -> None:

@@ -264,6 +264,13 @@ def test_a_column_without_a_value_is_as_none(column: str) -> None:
     assert found.msg_id is None or found.msg_id.null_count == 2
 
 
+def test_an_increment_without_a_value_is_no_payload() -> None:
+    with pytest.raises(SchemaError, match='the DataFrame has no column "data"'):
+        SinkColumns.check([("subject", "string"), ("incr", "void")])
+    with pytest.raises(SchemaError, match='column "data" is null in every row'):
+        SinkColumns.check([("data", "void"), ("subject", "string"), ("incr", "void")])
+
+
 def test_an_increment_has_a_payload_without_a_value() -> None:
     columns = SinkColumns.check([("data", "void"), ("subject", "string"), ("incr", "int")])
     given = batch({"incr": pa.int32()}, data=pa.nulls(2), subject=["a", "b"], incr=[1, -2])

@@ -45,7 +45,7 @@ class KeySink(SinkKind):
             )
 
     def start(self, connect: Connect) -> None:
-        needs = frozenset(self.columns.names).intersection(NEWER_COLUMNS)
+        needs = self.columns.that_need(NEWER_COLUMNS)
         # The configuration of a mirror says where rows go, so an election fails the check.
         self.bucket = check_start(
             connect, self.options, self._check, needs, in_elections=True, timing=self.timing

@@ -47,7 +47,7 @@ class MessageSink(SinkKind):
     def __init__(self, options: SinkOptions, fields: Fields) -> None:
         super().__init__(options)
         self.columns = SinkColumns.check(fields, options.subject)
-        self.needs = frozenset(self.columns.names).intersection({*_SETTINGS, *NEWER_COLUMNS})
+        self.needs = self.columns.that_need({*_SETTINGS, *NEWER_COLUMNS})
 
     def refuse_ids_of_partitions(self, engine: str) -> None:
         lacking = f"on {engine}, which does not number its tasks"
