@@ -485,7 +485,12 @@ def test_the_readme_begins_with_the_picture_two_commands_and_the_runtimes() -> N
     assert extra is not None
     assert extra[1] in PYPROJECT["project"]["optional-dependencies"]
     assert demo.split() == [*PYPROJECT["project"]["scripts"], "demo"]
-    parts = ["docs/images/demo.svg", install, "| runs on | Spark | state |", "spark-jetstream is for "]
+    parts = [
+        "docs/images/demo.svg",
+        install,
+        "| runs on | Spark | state |",
+        "spark-jetstream is for ",
+    ]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 

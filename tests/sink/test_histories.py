@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -41,9 +41,10 @@ from tests.sink.histories import (
 from tests.sink.history_world import Attempt, Turns, World, count_steps
 from tests.support.calls import writer_of
 from tests.support.proxy import WireProxy
+from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK
 from tests.support.seeds import seeds
-from tests.support.sinking import KINDS, Died, batch, set_write_timing
+from tests.support.sinking import KINDS, Died, batch, seen_in, set_write_timing
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
@@ -438,3 +439,37 @@ def run(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 def test_the_streams_hold_what_was_said(run: Callable[[int], None], part: range) -> None:
     for seed in part:
         run(seed)
+
+
+class Replacing(Publisher):
+    """Lets messages come before the second read of one: a copy of `replaced`, which removes it, and
+    others.
+    """
+
+    def __init__(self, url: str, replaced: Message, *others: Message) -> None:
+        super().__init__(url)
+        self._coming = [*others, replaced]
+        self._reads = 0
+
+    def api(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        if subject.startswith("STREAM.MSG.GET."):
+            self._reads += 1
+            if self._reads == 2:
+                self.publish(self._coming)
+        return super().api(subject, body)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_no_message_is_missed_that_is_replaced_while_the_stream_is_read(
+    server: NatsServer, count: int
+) -> None:
+    name = f"REPLACED{count}"
+    replaced = Message(f"{name}.b", headers=[("Nats-Rollup", "sub")])
+    others = [Message(f"{name}.c")] * count
+    with closing(Replacing(server.url, replaced, *others)) as publisher:
+        config = {"name": name, "subjects": [f"{name}.>"], "allow_rollup_hdrs": True}
+        publisher.api(f"STREAM.CREATE.{name}", config)
+        publisher.publish([Message(f"{name}.a"), replaced, Message(f"{name}.c")])
+        found = [seen.subject.removeprefix(name) for seen in seen_in(publisher, name)]
+        assert found == [".a", ".c", *[".c"] * count, ".b"]
+        publisher.api(f"STREAM.DELETE.{name}")

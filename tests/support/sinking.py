@@ -28,7 +28,7 @@ from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.sink.rows import Rows
-from tests.support.publish import Message, Publisher
+from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import QUICK, api, part_of, pulls, wait_until
 from tests.support.streams import Stream
 
@@ -281,11 +281,27 @@ def seen(s: Stream) -> list[Seen]:
 
 
 def seen_in(publisher: Publisher, stream: str, known: Sequence[Seen] = ()) -> list[Seen]:
-    """The same; `known` are its first messages, which are still there."""
+    """The same; `known` are its first messages, which are still there.
+
+    All of them were there at one time: a message that replaces another one while they are read is
+    at the end of the stream, where it would be missed.
+    """
+    while True:
+        before = publisher.api(f"STREAM.INFO.{stream}")["state"]
+        messages = _read(publisher, stream, known, before["messages"])
+        if publisher.api(f"STREAM.INFO.{stream}")["state"] == before:
+            return messages
+
+
+def _read(publisher: Publisher, stream: str, known: Sequence[Seen], count: int) -> list[Seen]:
+    """The first `count` messages of a stream, or fewer if some were removed meanwhile."""
     messages = list(known)
-    for _ in range(publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"] - len(known)):
+    while len(messages) < count:
         body = {"seq": messages[-1].sequence + 1 if messages else 1, "next_by_subj": ">"}
-        message = publisher.api(f"STREAM.MSG.GET.{stream}", body)["message"]
+        try:
+            message = publisher.api(f"STREAM.MSG.GET.{stream}", body)["message"]
+        except Refused:
+            break
         block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
         messages.append(Seen(message["seq"], message["subject"], block, data))
     return messages
