@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jetstream import attach, decode, register, schema_of
@@ -390,6 +390,56 @@ def decoded(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     return result
 
 
+#: JSON of any form, in the order of `variants`.
+ANY_JSON = (
+    b'{"id": 1, "item": {"sku": "tea", "sizes": [1, 2]}}',
+    b'{"id": "2"}',
+    b'{"id": "two"}',
+    b"[1, 2]",
+    b'"text"',
+    b"null",
+    b'{"id": 3',
+    b"",
+    b'{"id": 4} {"id": 5}',
+    b'{"id": "\xff"}',
+    b'{"id": 6, "id": 7}',
+)
+
+
+def variants(spark: SparkSession) -> dict[str, Any]:
+    """JSON as VARIANT, by functions of Spark and by `decode`: values, or the texts of errors."""
+    frame = spark.createDataFrame(list(enumerate(ANY_JSON, 1)), "number int, data binary")
+    text = F.col("data").cast("string")
+    parsed = frame.withColumn("payload", F.try_parse_json(text))
+    first = parsed.where("number = 1")
+    decoded = decode(frame, "json", "id int, item variant")
+
+    def values(of: DataFrame, *columns: Column) -> list[list[Any]]:
+        return [list(row)[1:] for row in of.select("number", *columns).orderBy("number").collect()]
+
+    def error_with(of: DataFrame, column: Column) -> str:
+        return error_of(lambda: of.select(column).collect())
+
+    return {
+        "parsed": values(parsed, F.to_json("payload"), F.is_variant_null("payload")),
+        "ids": values(parsed, F.try_variant_get("payload", "$.id", "int")),
+        "item": values(first, F.try_variant_get("payload", "$.item.sizes[1]", "int")),
+        "colon": error_of(lambda: first.selectExpr("payload:item.sku::string").collect()),
+        "not JSON": error_with(frame, F.parse_json(text)),
+        "other type": error_with(parsed, F.variant_get("payload", "$.id", "int")),
+        "binary": error_with(frame, F.try_parse_json("data")),
+        "grouped": error_of(lambda: parsed.groupBy("payload").count().collect()),
+        "sorted": error_of(lambda: parsed.orderBy("payload").collect()),
+        "decoded": values(
+            decoded,
+            F.to_json("decoded"),
+            F.try_variant_get("decoded.item", "$.sku", "string"),
+            F.col("decode_error"),
+        ),
+        "whole": error_of(lambda: decode(frame, "json", "variant")),
+    }
+
+
 def by_libraries(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     """Payloads of Avro and of Protobuf with their versions in front: a batch, a streaming query,
     and a filter first.
@@ -463,6 +513,7 @@ def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         "paths": paths(spark, url, folder),
         "tables": tables(spark, url, folder),
         "decoded": decoded(spark, url, folder),
+        "variants": variants(spark),
         "by libraries": by_libraries(spark, url, folder),
     }
 

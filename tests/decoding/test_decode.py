@@ -183,6 +183,52 @@ def test_decoded_payloads(spark: SparkSession, server: NatsServer, tmp_path: Pat
     check_decoded(sql_job.decoded(spark.newSession(), server.url, str(tmp_path)))
 
 
+VARIANTS: dict[str, Any] = {
+    "parsed": [
+        ['{"id":1,"item":{"sizes":[1,2],"sku":"tea"}}', False],
+        ['{"id":"2"}', False],
+        ['{"id":"two"}', False],
+        ["[1,2]", False],
+        ['"text"', False],
+        ["null", True],
+        [None, False],
+        [None, False],
+        ['{"id":4}', False],
+        ['{"id":"\ufffd"}', False],
+        [None, False],
+    ],
+    "ids": [[1], [2], *[[None]] * 6, [4], [None], [None]],
+    "item": [[2]],
+    "decoded": [
+        ['{"id":1,"item":{"sizes":[1,2],"sku":"tea"}}', "tea", None],
+        *[[None, None, NOT_ONE]] * 8,
+        [None, None, "the payload is not UTF-8"],
+        ['{"id":7}', None, None],
+    ],
+    "whole": "argument schema: 'variant' is neither DDL text nor a StructType with fields",
+}
+VARIANT_ERRORS = {
+    "not JSON": "MALFORMED_RECORD_IN_PARSING",
+    "other type": "INVALID_VARIANT_CAST",
+    "binary": "UNEXPECTED_INPUT_TYPE",
+    "grouped": "GROUP_EXPRESSION_TYPE_IS_NOT_ORDERABLE",
+    "sorted": "INVALID_ORDERING_TYPE",
+}
+
+
+def check_variants(result: dict[str, Any], *, has_colon: bool = True) -> None:
+    """What the page on reading says of VARIANT; Spark 4.0 has no colon."""
+    assert {name: result[name] for name in VARIANTS} == VARIANTS
+    for name, said in VARIANT_ERRORS.items():
+        assert said in result[name], name
+    assert ("PARSE_SYNTAX_ERROR" in result["colon"]) is not has_colon
+    assert has_colon is not bool(result["colon"])
+
+
+def test_variants(spark: SparkSession) -> None:
+    check_variants(sql_job.variants(spark.newSession()))
+
+
 FRAMELESS = "the payload does not begin with a zero byte and the version of a schema"
 READ_BY_LIBRARIES: dict[str, Any] = {
     "avro": [
