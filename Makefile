@@ -105,7 +105,7 @@ bench-cluster: $(INSTALLED) ## Compare three executors and a cluster of three se
 
 compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) $(SPARKS)/$(SAIL)/.installed ## Fetch the older Sparks, and Sail, that the tests also run on
 
-# MATRIX=spark, python, server, libraries, client or sail runs one axis.
+# MATRIX=spark, python, server, libraries, client, sail or managed runs one axis.
 matrix: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Run a smoke test on each version of Spark, Python, nats-server and the libraries
 	@$(PY) -m tests.compat.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
 

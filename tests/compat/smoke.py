@@ -1,14 +1,15 @@
 """Read and write in every basic way on whichever Spark the environment holds, and print what was
 read as JSON.
 
-    python smoke.py (classic|connect|sc://...) URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
+    python smoke.py (classic|connect|managed|sc://...) URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
 
 What is written goes to subjects that begin with the name of the stream TARGET in lower case, and to
 a bucket TARGET. With 2 as TIMES everything runs once more from its checkpoint, a query writes
 files, and errors are tried out.
 
 Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that
-does no harm. With the address of a Spark Connect server it is registered from here, and the
+does no harm. With `managed` it is a session as with `classic`, which also decodes Protobuf, by the
+library that the runtime has. With the address of a Spark Connect server it is registered from here, and the
 environment may have the thin client alone.
 """
 
@@ -23,7 +24,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jetstream import register
+from spark_jetstream import decode, register
 from spark_jetstream.admin import JetStreamAdmin
 
 
@@ -158,6 +159,18 @@ def fill_bucket(spark: SparkSession, url: str, bucket: str) -> dict[str, Any]:
         }
 
 
+def decode_protobuf(spark: SparkSession) -> dict[str, Any]:
+    """The fields of a Protobuf message that a worker has decoded, and the version of the library."""
+    # Only runtimes need it.
+    from google.protobuf import __version__ as version  # noqa: PLC0415
+    from google.protobuf.source_context_pb2 import SourceContext  # noqa: PLC0415
+
+    payload = SourceContext(file_name="ü.proto").SerializeToString()
+    rows = spark.createDataFrame([(payload,)], "data binary")
+    [row] = decode(rows, "protobuf", SourceContext).collect()
+    return {"version": version, "decoded": row["decoded"].asDict()}
+
+
 def main(
     mode: str, url: str, stream: str, folder: str, limit: int, target: str, times: int
 ) -> dict[str, Any]:
@@ -203,6 +216,8 @@ def main(
         filtered = spark.read.format("jetstream")
         filtered = filtered.schema("data binary NOT NULL, sequence bigint NOT NULL")
         filtered = filtered.options(servers=url, stream=stream, subjects="*.odd")
+        if mode == "managed":
+            result["protobuf"] = decode_protobuf(spark)
         rows = filtered.load()
         result["filtered"] = {"schema": rows.schema.simpleString(), "count": rows.count()}
         if times == 1:

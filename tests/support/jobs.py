@@ -273,7 +273,12 @@ def run_script(
     JSON after RESULT.
     """
     variables = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **environment}
-    printed = run_python(*arguments, cwd=folder, env=job_environment(**variables), python=python)
+    environ = job_environment(**variables)
+    return printed_result(run_python(*arguments, cwd=folder, env=environ, python=python))
+
+
+def printed_result(printed: str) -> dict[str, Any]:
+    """What a script prints as JSON after RESULT, of all that it prints."""
     lines = [
         line.removeprefix("RESULT ") for line in printed.splitlines() if line.startswith("RESULT ")
     ]
