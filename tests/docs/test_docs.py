@@ -343,6 +343,19 @@ def test_examples_of_the_pages_on_progress_and_data_loss(
 
 
 @pytest.mark.full
+def test_the_example_of_the_page_on_query_features(
+    spark: SparkSession, run_page: Callable[[str], dict[str, Any]]
+) -> None:
+    try:
+        names = run_page("docs/query-features.md")
+    finally:
+        spark.conf.unset("spark.sql.streaming.queryEvolution.enableSourceEvolution")
+        spark.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
+    rows = [progress["numInputRows"] for progress in names["query"].recentProgress]
+    assert [number for number in rows if number] == [420, 400, 200]
+
+
+@pytest.mark.full
 def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     files: dict[str, str] = {}
     for block in blocks(ROOT / "docs" / "testing.md", "python"):
