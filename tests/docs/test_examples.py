@@ -99,6 +99,8 @@ FIELDS: dict[str, dict[str, type]] = {
 #: A folder with the operators' definitions, under the names of the manifests, and with the schema
 #: of bundles (`databricks bundle schema`), `databricks.json`. They belong to other projects.
 SCHEMAS = os.environ.get("EXAMPLE_SCHEMAS")
+#: The beginning of the reason of a skipped test; the test behind it checks the same file.
+NO_SCHEMAS = "EXAMPLE_SCHEMAS names no folder with schemas; the file is checked by"
 
 BUNDLES = ("databricks", "databricks-serverless", "databricks-pipeline")
 
@@ -463,7 +465,7 @@ def test_the_files_and_variables_of_a_bundle_are_there(folder: str) -> None:
 
 
 @pytest.mark.parametrize("manifest", OPERATORS, ids=lambda manifest: manifest.file)
-@pytest.mark.skipif(not SCHEMAS, reason="EXAMPLE_SCHEMAS names no folder with schemas")
+@pytest.mark.skipif(not SCHEMAS, reason=f"{NO_SCHEMAS} test_a_manifest_has_fields_of_its_operator")
 def test_a_manifest_is_valid_by_the_definition_of_its_operator(manifest: Manifest) -> None:
     definition = load(Path(str(SCHEMAS)) / manifest.file)
     _, version = manifest.api.split("/")
@@ -477,7 +479,9 @@ def test_a_manifest_is_valid_by_the_definition_of_its_operator(manifest: Manifes
 
 
 @pytest.mark.parametrize("folder", BUNDLES)
-@pytest.mark.skipif(not SCHEMAS, reason="EXAMPLE_SCHEMAS names no folder with schemas")
+@pytest.mark.skipif(
+    not SCHEMAS, reason=f"{NO_SCHEMAS} test_the_files_and_variables_of_a_bundle_are_there"
+)
 def test_a_bundle_is_valid_by_the_schema_of_bundles(folder: str) -> None:
     text = (Path(str(SCHEMAS)) / "databricks.json").read_text(encoding="utf-8")
     # Python's patterns have no classes of Unicode; the names of these variables need none.
