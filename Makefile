@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all histories chaos soak fuzz generate lint docs audit release-check bench bench-quick bench-cluster compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all histories chaos soak fuzz generate lint docs audit release-check bench bench-quick bench-cluster bench-idle compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ bench-quick: $(INSTALLED) ## The same in three to five minutes, for a look betwe
 
 bench-cluster: $(INSTALLED) ## Compare three executors and a cluster of three servers with the model of docs/tuning.md; five minutes
 	@$(RUN) $(PY) -m benchmarks.cluster
+
+bench-idle: $(INSTALLED) ## Measure what a waiting query and a micro-batch cost, by streams and by trigger; nine minutes
+	@$(RUN) $(PY) -m benchmarks.idle
 
 compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) $(SPARKS)/$(SAIL)/.installed ## Fetch the older Sparks, and Sail, that the tests also run on
 
