@@ -1,4 +1,4 @@
-"""Copy what came into a stream since the last run into a table, and end.
+"""Copy the messages that a stream stored since the last run into a table, and end.
 
 The exit code is 1 if the query failed. `databricks.yml` has the arguments.
 """

@@ -67,7 +67,7 @@ class SinkOptions(SideOptions):
         "deduplicated",
     )
     message_ids: MessageIds = option(
-        "which rows of a write or micro-batch are one row when a task or query runs again: "
+        "how message ids recognize a row when a task or query runs again: "
         "`position` tells equal rows apart by the message they were read from (columns `stream` "
         "and `sequence`), or by their partition; `content` stores equal rows once, and is for rows "
         "that are distinct in any case",
@@ -76,7 +76,7 @@ class SinkOptions(SideOptions):
     )
     # Sending, and sending again.
     max_in_flight: int = option(
-        "most messages of one task that are sent and not yet acknowledged",
+        "maximum messages per task that are sent and not yet acknowledged",
         Whole(1, 100_000),
         "8000",
     )

@@ -177,7 +177,7 @@ class SourceOptions(SideOptions):
         "earliest",
     )
     starting_timestamp: int | None = option(
-        "time from which on to read; wins over `startingOffsets`",
+        "read messages stored at this time or later; wins over `startingOffsets`",
         Time(),
     )
     ending_offsets: Bound = option(
@@ -198,12 +198,12 @@ class SourceOptions(SideOptions):
     )
     # How much goes into one micro-batch.
     max_messages_per_trigger: int | None = option(
-        "most matching messages of one micro-batch",
+        "maximum matching messages per micro-batch",
         Whole(1),
         **_OF_STREAM,
     )
     max_bytes_per_trigger: int | None = option(
-        "most bytes of one micro-batch",
+        "maximum bytes per micro-batch, by the mean size of the stream's messages",
         Size(1, 1 << 50),
         **_OF_STREAM,
     )
@@ -226,13 +226,13 @@ class SourceOptions(SideOptions):
         "1",
     )
     max_messages_per_partition: int = option(
-        "most matching messages of one task",
+        "maximum matching messages per task",
         Whole(1),
         "50000",
     )
     # How much a pull request asks for.
-    fetch_batch: int = option("most messages of one pull request", Whole(1, 100_000), "20000")
-    fetch_max_bytes: int = option("most bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
+    fetch_batch: int = option("maximum messages per pull request", Whole(1, 100_000), "20000")
+    fetch_max_bytes: int = option("maximum bytes per pull request", Size(64 << 10, 512 << 20), "8m")
     fetch_timeout: float = option("how long a pull request stays open", Seconds("1s", "10m"), "30s")
     # Other rows than messages with all their columns.
     include_headers: bool = option(
@@ -247,8 +247,8 @@ class SourceOptions(SideOptions):
         "false",
     )
     dead_letters_of: str | None = option(
-        "read the messages that consumers of this stream gave up, "
-        "which `spark-jetstream dead-letters keep` keeps",
+        "read the messages that consumers of this stream gave up on; "
+        "`spark-jetstream dead-letters keep` makes the server keep them",
         Name("stream", single=True),
         **_TABLE,
     )

@@ -44,11 +44,10 @@ Model = TypeVar("Model", bound="Options")
 class OptionSpec:
     """One option.
 
-    ``name`` is written as users write it, ``doc`` is one line for them, whose part before the first
-    colon or semicolon stands for the whole in tables, ``default`` the text that means the same as
-    leaving the option out (None: there is none). ``only`` says where it is valid
-    when not everywhere, and ``instead`` what to use in the other place. ``field_name`` is the
-    model's field.
+    ``name`` is written as users write it. ``doc`` is one line for them; tables show its part before
+    the first colon or semicolon. ``default`` is the text that means the same as leaving the option
+    out (None: there is none). ``only`` says where it is valid when not everywhere, and ``instead``
+    what to use in the other place. ``field_name`` is the model's field.
     """
 
     doc: str

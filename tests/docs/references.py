@@ -37,7 +37,7 @@ meaning where it is used, is an error.
 _TABLE_HEAD = """\
 ## All options
 
-A name leads to the section with its whole description and the values that it takes.
+Each name links to a section with the full description and the accepted values.
 
 | option | default | batch or streaming | source or sink | meaning |
 |---|---|---|---|---|"""
@@ -119,7 +119,7 @@ _QUERIES = {None: "both", "batch": "batch", "stream": "streaming"}
 def option_titles() -> Iterator[tuple[type[Options], OptionSpec, str]]:
     """Yield each option with its model and the title of its section.
 
-    The title of an option that a model before has too also names the side.
+    If an earlier model has an option of that name, the title also names the side.
     """
     taken: set[str] = set()
     for model in _MODELS:
@@ -159,11 +159,11 @@ def options_markdown() -> str:
             lines += ["", f"### {title}", "", f"{spec.doc[0].upper()}{spec.doc[1:]}{only}."]
             lines += ["", f"Value: {value}.{default}"]
     pairs = [f"`{one}` and `{other}`" for one, other in EXCLUSIVE]
-    lines += ["", "## Which exclude each other", "", *(f"- {pair}" for pair in pairs)]
+    lines += ["", "## Options that exclude each other", "", *(f"- {pair}" for pair in pairs)]
     lines += ["- different kinds of authentication: user and password, token, credentials, NKey"]
     lines += [
         "",
-        "## Which need another one",
+        "## Options that need another one",
         "",
         *(f"- `{one}` needs `{other.replace(' or ', '` or `')}`" for one, other in NEEDED.items()),
     ]
