@@ -183,12 +183,12 @@ def declared_schema(fields: Sequence[GivenField], columns: Sequence[Column] = CO
 
 
 def as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with the nullability of a schema of `declared_schema`; copies no values."""
+    """Return a batch with exactly the types of a schema of `declared_schema`."""
     # Most schemas declare no column NOT NULL. The names of inner fields count (`check_metadata`).
     if batch.schema.equals(schema, check_metadata=True):
         return batch
-    # The types differ only in the time zone, and in names and nullability of inner fields, so no
-    # value changes.
+    # On Spark the types differ only in names and nullability of inner fields, so no value is
+    # copied. Another engine may have another time zone, or strings with larger offsets.
     arrays = [array.cast(kind) for array, kind in zip(batch.columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

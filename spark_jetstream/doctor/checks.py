@@ -270,7 +270,7 @@ class Examination:
     def _start_spark(self, options: ConnectionOptions) -> Iterator[Finding]:
         if self._info is None:
             yield unknown(
-                "local Spark",
+                f"local {sail.engine_of(spark.this_python().versions)}",
                 "there is no stream to read from",
                 "name one with --stream",
             )

@@ -2,7 +2,7 @@
 
 As a script it prints the versions of a Python and of its libraries as JSON. A Python of Spark's
 workers may lack all of them, so this module imports the standard library alone. With the argument
-``row`` it reads one row by a local Spark.
+``row`` it reads one row by a local Spark, and with ``row Sail`` by Sail.
 """
 
 from __future__ import annotations

@@ -16,6 +16,11 @@ def is_alone(versions: Mapping[str, str]) -> bool:
     return "pysail" in versions and "pyspark" not in versions
 
 
+def engine_of(versions: Mapping[str, str]) -> str:
+    """Return the name of the engine that a Python with these distributions can start."""
+    return "Sail" if is_alone(versions) else "Spark"
+
+
 def check_sail(versions: Mapping[str, str]) -> Iterator[Finding]:
     """Check the Sail of this Python, if it has one. ``versions`` are those of distributions."""
     sail = versions.get("pysail")

@@ -328,9 +328,9 @@ def check_spark(
 ) -> Iterator[Finding]:
     """Start a local Spark in another process, and read one row with ``reading``.
 
-    These are options of the source. Where there is no Spark but a Sail, that is started.
+    These are options of the source. Starts Sail instead if this Python has Sail and no Spark.
     """
-    engine = "Sail" if sail.is_alone(this_python().versions) else "Spark"
+    engine = sail.engine_of(this_python().versions)
     check = f"local {engine}"
     options = SecretStr(json.dumps({**_job_options(connection), **reading}))
     began = time.monotonic()
@@ -342,7 +342,7 @@ def check_spark(
         ran = _run(command, env=local, input=given, timeout=_SPARK_TIMEOUT)
     except subprocess.TimeoutExpired:
         text = f"no row came within {_SPARK_TIMEOUT:g} s"
-        yield failed(check, text, "see what is wrong above; Spark's own log knows more")
+        yield failed(check, text, f"see what is wrong above, and the log of {engine}")
         return
     seconds = time.monotonic() - began
     # Spark and Java may write lines before the last one.

@@ -32,19 +32,23 @@ def few_batches(
         waiting.append(batch)
         size += batch.nbytes
         if size >= wanted:
-            yield from _copied(waiting)
+            copies = _copied(waiting)
+            # The originals go before Sail makes the task wait.
             waiting = []
+            yield from copies
             size = 0
             wanted = min(2 * wanted, largest)
     if waiting:
         yield from _copied(waiting)
 
 
-def _copied(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches as one, in new memory; as several above 2 GB of a column."""
+def _copied(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the rows of batches as one, in new memory; as several above 2 GB of a column."""
     if len(batches) > 1:
-        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
-        return
+        combined: list[pa.RecordBatch] = (
+            pa.Table.from_batches(batches).combine_chunks().to_batches()
+        )
+        return combined
     # Arrow would return a single batch as it is.
     [batch] = batches
-    yield pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+    return [pa.ipc.read_record_batch(batch.serialize(), batch.schema)]

@@ -16,4 +16,4 @@ def running_engine() -> Engine:
     """Return the engine that calls the data source in this process."""
     # Sail calls it in the process that has loaded Sail's native module. Spark calls it in Python
     # workers of its own, which import only what a query needs.
-    return SAIL if "pysail" in sys.modules else SPARK
+    return SAIL if "pysail._native" in sys.modules else SPARK

@@ -13,7 +13,7 @@ from spark_jetstream.schema import Column, GivenField, arrow_schema, spark_type
 
 
 class Sail(Engine):
-    """Sail gives and takes Arrow schemas. What is said here holds for pysail 0.7.2."""
+    """Sail gives and takes Arrow schemas. All statements here hold for pysail 0.7.2."""
 
     name: ClassVar[str] = "Sail"
     # A task gets a copy of the writer and an iterator of its rows, and nothing that tells it from
@@ -21,7 +21,7 @@ class Sail(Engine):
     numbers_tasks: ClassVar[bool] = False
 
     def declare(self, columns: Sequence[Column]) -> pa.Schema:
-        # Its parser of DDL knows no maps, and a StructType with a timestamp fails for want of a
+        # Sail's DDL parser knows no maps, and a StructType with a timestamp fails for want of a
         # time zone.
         return arrow_schema([column.name for column in columns], columns)
 

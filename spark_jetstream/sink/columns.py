@@ -52,7 +52,7 @@ class Columns:
     names: tuple[str, ...]
     subject: str | None = None
     empty: frozenset[str] = frozenset()
-    """Those that are null in every row: their type is void."""
+    """The columns that are null in every row: their type is void."""
 
     #: The possible types of each column that is written.
     accepted: ClassVar[Types]
@@ -96,9 +96,9 @@ class Columns:
         _check_together(names, subject)
         return cls(tuple(names), subject, frozenset(name for name, kind in fields if kind == _VOID))
 
-    def that_need(self, more: Iterable[str]) -> frozenset[str]:
-        """Return which columns of `more` are there. A column without any value needs nothing."""
-        return frozenset(self.names).intersection(more) - self.empty
+    def with_values(self, names: Iterable[str]) -> frozenset[str]:
+        """Return those of `names` that are columns, without columns that are null in every row."""
+        return frozenset(self.names).intersection(names) - self.empty
 
     @classmethod
     def _check_column(cls, name: str, kind: str) -> None:

@@ -71,7 +71,7 @@ class WriteTask:
 
     @property
     def part(self) -> str:
-        """The same for error messages."""
+        """Its part of the batch, for error messages."""
         if self.partition == COPIES:
             return "the equal rows"
         if self.partition == UNKNOWN:
@@ -184,20 +184,20 @@ class MessageIds:
         if not self._scheme.partition or not len(rows):
             return piece(self._of_batch)
         if not self._scheme.origin or rows.origin is None:
-            self._note_partition()
+            self._use_partition()
             return piece(self._of_partition)
         known = rows.origin.is_valid()
         if not flags(known).all():
-            self._note_partition()
+            self._use_partition()
         return pc.if_else(known, piece(self._of_batch), piece(self._of_partition))
 
-    def _note_partition(self) -> None:
-        """Note that an id has the partition in it. Raise `DeliveryError` if nobody knows it."""
+    def _use_partition(self) -> None:
+        """Note that ids have the partition in them. Raise `DeliveryError` if tasks have no numbers."""
         # Tasks without numbers would give equal rows one id, and the server would drop all but one.
         if self.task.partition == UNKNOWN:
             raise DeliveryError(
-                "a row has no id of its own (column msg_id is null, or columns stream and sequence "
-                "are), and the engine does not number its tasks, so the sink cannot make one: give "
+                "a row has no usable id of its own (column msg_id is null or too long, or columns "
+                "stream and sequence are null), and the engine does not number its tasks, so the sink cannot make one: give "
                 "each row a msg_id, or set option messageIds to content if the rows are distinct, "
                 "or option delivery to at-least-once"
             )

@@ -126,14 +126,11 @@ class _Sink:
 
     def _task(self, context: TaskContext | None) -> tuple[WriteTask, str]:
         """Return the identity of a task, and that of the run of its query."""
-        may_be_unknown = not self.streaming and not self._engine.numbers_tasks
-        if context is None and not may_be_unknown:
-            raise JetStreamError("rows are written by Spark's tasks, and there is none here")
-        partition = UNKNOWN if context is None else context.partitionId()
+        if context is None:
+            return self._unnumbered_task(), ""
+        partition = context.partitionId()
         if not self.streaming:
-            write = f"w-{self.write_name}"
-            return WriteTask(write, 0, partition, self._remembered_for, self.run), ""
-        assert context is not None
+            return self._batch_task(partition), ""
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
@@ -142,6 +139,17 @@ class _Sink:
         run = context.getLocalProperty("spark.jobGroup.id") or query
         task = WriteTask(query.replace("-", "")[:16], int(batch), partition, run=self.run)
         return task, run
+
+    def _unnumbered_task(self) -> WriteTask:
+        """Return the identity that all tasks have on an engine that does not number them."""
+        if self.streaming or self._engine.numbers_tasks:
+            raise JetStreamError("rows are written by Spark's tasks, and there is none here")
+        return self._batch_task(UNKNOWN)
+
+    def _batch_task(self, partition: int) -> WriteTask:
+        """Return the identity of a task of a batch write."""
+        write = f"w-{self.write_name}"
+        return WriteTask(write, 0, partition, self._remembered_for, self.run)
 
     @property
     def _remembered_for(self) -> float | None:

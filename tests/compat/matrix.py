@@ -73,10 +73,11 @@ print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {(
 """
 
 
+_SUDO = () if os.geteuid() == 0 else ("sudo", "-n")
 #: The beginning of a command that runs as a user who owns nothing. The user may read what root may:
 #: interpreters may be in a home that only its owner reads.
 ANOTHER_USER = (
-    *(() if os.geteuid() == 0 else ("sudo", "-n")),
+    *_SUDO,
     "setpriv",
     "--reuid=65534",
     "--regid=65534",
@@ -128,7 +129,7 @@ class Cell:
 
 
 def engine(sail: str) -> str:
-    """What the table says in place of a version of Spark."""
+    """The table's text in place of a version of Spark."""
     return f"Sail {sail}"
 
 
@@ -295,6 +296,8 @@ def run_managed(python: Path, filled: Stream, folder: Path) -> None:
     assert java_version(command) == 21
     command += ["python3", *map(str, smoke.arguments("managed", work / "out"))]
     ran = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    # Only that user, or root, can remove the files that the job has written.
+    subprocess.run([*ANOTHER_USER, "find", work, "-mindepth", "1", "-delete"], check=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     result = printed_result(ran.stdout)
     smoke.check(result)

@@ -2,7 +2,7 @@
 
     python sail_job.py URL STREAM FOLDER TARGET
 
-The process is both Sail and its client. What is written goes to subjects that begin with the name
+The process is both Sail and its client. Rows go to subjects that begin with the name
 of the stream TARGET in lower case, and to buckets TARGET. Sail finds the format by the entry point
 of the installed package. Where the package runs from a folder, it is registered by hand.
 """

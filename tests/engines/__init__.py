@@ -1,1 +1,1 @@
-"""What the engines that call the data source differ in."""
+"""Differences of the engines that call the data source."""

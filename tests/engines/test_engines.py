@@ -41,12 +41,12 @@ GIVEN = pa.schema(
 
 @pytest.fixture
 def sail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pysail", ModuleType("pysail"))
+    monkeypatch.setitem(sys.modules, "pysail._native", ModuleType("pysail._native"))
 
 
 def test_a_process_belongs_to_sail_if_it_has_loaded_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert running_engine() is SPARK
-    monkeypatch.setitem(sys.modules, "pysail", ModuleType("pysail"))
+    monkeypatch.setitem(sys.modules, "pysail._native", ModuleType("pysail._native"))
     assert running_engine() is SAIL
 
 
@@ -105,7 +105,7 @@ def test_sail_gets_an_arrow_schema(options: dict[str, str], columns: tuple[Colum
     schema = data_source(options).schema()
     names = [column.name for column in columns]
     assert schema.equals(arrow_schema(names, columns), check_metadata=True)
-    # What it gets is what it gives to the reader.
+    # Sail gives the reader the schema that it got.
     given = SAIL.given_fields(schema)
     assert [field.spark for field in given] == [column.spark for column in columns]
     declared_schema(given, columns)

@@ -13,6 +13,8 @@ import pytest
 from spark_jetstream.errors import DeliveryError, OptionError
 from spark_jetstream.sink.message_ids import UNKNOWN, MessageIds, Scheme, WriteTask
 from tests.support.calls import data_source
+from tests.support.sinking import batch as rows_of
+from tests.support.sinking import read
 from tests.support.streams import MakeStream
 
 DATA = pa.schema([("data", pa.binary())])
@@ -20,7 +22,7 @@ DATA = pa.schema([("data", pa.binary())])
 
 @pytest.fixture
 def sail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pysail", ModuleType("pysail"))
+    monkeypatch.setitem(sys.modules, "pysail._native", ModuleType("pysail._native"))
 
 
 WRITES: dict[str, tuple[dict[str, str], list[str], str]] = {
@@ -87,5 +89,16 @@ def test_no_id_is_made_of_a_number_that_is_not_known() -> None:
     task = WriteTask("w", 0, UNKNOWN)
     assert task.part == "a task"
     assert task.where == "a task of batch 0"
-    ids = MessageIds(task, Scheme(partition=False, number=False))
-    assert not ids.partitioned
+    rows = read(rows_of(subject=["a"], data=[b"x"]))
+    with pytest.raises(DeliveryError, match="the engine does not number its tasks"):
+        MessageIds(task).ids(rows)
+    MessageIds(task, Scheme(partition=False, number=False)).ids(rows)
+
+
+@pytest.mark.usefixtures("sail")
+def test_a_column_without_any_id_is_refused_before_the_first_row(stream: MakeStream) -> None:
+    s = stream(storage="memory")
+    options = {"servers": s.url, "subject": f"{s.subject}.a", "stream": s.name}
+    batch = pa.RecordBatch.from_pydict({"data": [b"x"], "msg_id": pa.nulls(1)})
+    with pytest.raises(OptionError, match="option delivery cannot be deduplicated on Sail"):
+        write(options, batch)

@@ -45,7 +45,7 @@ class KeySink(SinkKind):
             )
 
     def start(self, connect: Connect) -> None:
-        needs = self.columns.that_need(NEWER_COLUMNS)
+        needs = self.columns.with_values(NEWER_COLUMNS)
         # The configuration of a mirror says where rows go, so an election fails the check.
         self.bucket = check_start(
             connect, self.options, self._check, needs, in_elections=True, timing=self.timing

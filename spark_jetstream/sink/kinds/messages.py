@@ -47,7 +47,7 @@ class MessageSink(SinkKind):
     def __init__(self, options: SinkOptions, fields: Fields) -> None:
         super().__init__(options)
         self.columns = SinkColumns.check(fields, options.subject)
-        self.needs = self.columns.that_need({*_SETTINGS, *NEWER_COLUMNS})
+        self.needs = self.columns.with_values({*_SETTINGS, *NEWER_COLUMNS})
 
     def refuse_ids_of_partitions(self, engine: str) -> None:
         lacking = f"on {engine}, which does not number its tasks"
@@ -59,7 +59,7 @@ class MessageSink(SinkKind):
                 option="delivery",
             )
         # A row without a value in the column fails its task (`MessageIds`).
-        if self.depends_on_layout() and "msg_id" not in self.columns.names:
+        if self.depends_on_layout() and not self.columns.with_values({"msg_id"}):
             raise OptionError(
                 f"option delivery cannot be deduplicated {lacking}, with ids of the sink's own: a "
                 "row that is written again would have another id; add column msg_id, or keep "
