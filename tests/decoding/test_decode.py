@@ -217,7 +217,7 @@ VARIANT_ERRORS = {
 
 
 def check_variants(result: dict[str, Any], *, has_colon: bool = True) -> None:
-    """What the page on reading says of VARIANT; Spark 4.0 has no colon."""
+    """The statements of the page on reading about VARIANT; Spark 4.0 has no colon."""
     assert {name: result[name] for name in VARIANTS} == VARIANTS
     for name, said in VARIANT_ERRORS.items():
         assert said in result[name], name

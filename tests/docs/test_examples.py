@@ -346,7 +346,7 @@ def test_the_serverless_job_runs_with_the_parameters_of_its_bundle(
         written = written.replace(variable, default)
     given = parameters(written.splitlines())
     scope, key = given["--secret"].split("/")
-    # What Databricks has, and nothing else does.
+    # A stand-in for the module that only Databricks has.
     runtime = tmp_path / "modules" / "databricks" / "sdk" / "runtime.py"
     runtime.parent.mkdir(parents=True)
     runtime.write_text(

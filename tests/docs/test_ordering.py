@@ -76,7 +76,7 @@ def page(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def functions(spark: SparkSession, nats_server: NatsServer, tmp_path: Path) -> dict[str, Any]:
+def functions(spark: SparkSession) -> dict[str, Any]:
     """The functions that the page defines, in blocks that read nothing."""
     names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "F": F}
     for block in blocks(PAGE, "python"):
@@ -283,8 +283,14 @@ class TestOperations:
         [part] = partitions(frame.coalesce(1))
         assert sequences(part) == list(range(1, 13))
 
-    def test_a_shuffle_loses_the_order(self, spark: SparkSession, s: Stream) -> None:
-        frame = mixed(lambda: batch(spark, s.url, s.name))
+    def test_a_shuffle_loses_the_order(
+        self, spark: SparkSession, s: Stream, stream: MakeStream
+    ) -> None:
+        # Each subject has odd and even sequences, which come from two partitions.
+        pairs = stream()
+        pairs.fill_in_turn(12, ["a", "a", "b", "b"])
+        columns = "subject string, sequence bigint"
+        frame = mixed(lambda: batch(spark, pairs.url, pairs.name, columns))
         found = partitions(frame)
         assert len(found) == 2
         assert all(is_in_order(sequences(part)) for part in found)
@@ -294,9 +300,9 @@ class TestOperations:
             frame.dropDuplicates(["subject", "sequence"]),
             frame.hint("merge").join(names, "subject"),
         ):
-            whole = [number for part in partitions(shuffled) for number in sequences(part)]
-            assert sorted(whole) == list(range(1, 13))
-            assert not is_in_order(whole)
+            whole = [row for part in partitions(shuffled) for row in part]
+            assert sorted(sequences(whole)) == list(range(1, 13))
+            assert not any(is_in_order(numbers) for numbers in by_subject(whole).values())
         # By a hash: the same in each run.
         apart = batch(spark, s.url, s.name).select("sequence").repartition(2)
         assert not all(is_in_order(sequences(part)) for part in partitions(apart))
@@ -545,7 +551,7 @@ class TestWrites:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()
+        assert query.awaitTermination(300)
         stored = batch(spark, s.url, target.name).orderBy("sequence").collect()
         assert [int(row["data"].rpartition(b" ")[2]) for row in stored] == [*range(1, 13)]
 

@@ -211,7 +211,7 @@ def test_the_sink_knows_the_rows_of_a_batch_whose_sources_are_reordered(
     assert stored() == expected(a, b, c)
 
 
-def test_what_spark_refuses_of_names(
+def test_spark_refuses_missing_unneeded_invalid_and_equal_names(
     spark: SparkSession, stream: MakeStream, configure: Configure, tmp_path: Path
 ) -> None:
     s = stream()
@@ -305,7 +305,7 @@ def test_sources_without_names_belong_to_their_place(
 
 
 @pytest.mark.full
-def test_what_spark_refuses_of_checkpoints(
+def test_spark_refuses_a_checkpoint_with_another_number_or_naming_of_sources(
     spark: SparkSession, stream: MakeStream, configure: Configure, tmp_path: Path
 ) -> None:
     a, b = stream(), stream()

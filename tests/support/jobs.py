@@ -278,7 +278,7 @@ def run_script(
 
 
 def printed_result(printed: str) -> dict[str, Any]:
-    """What a script prints as JSON after RESULT, of all that it prints."""
+    """The JSON that follows RESULT in the output of a script."""
     lines = [
         line.removeprefix("RESULT ") for line in printed.splitlines() if line.startswith("RESULT ")
     ]

@@ -1,4 +1,4 @@
-"""Pages of the documentation: their fenced blocks, which run as they stand, their links and their anchors."""
+"""Pages of the documentation: fenced blocks, which run as they stand, links and anchors."""
 
 from __future__ import annotations
 

@@ -286,11 +286,12 @@ def seen_in(publisher: Publisher, stream: str, known: Sequence[Seen] = ()) -> li
     All of them were there at one time: a message that replaces another one while they are read is
     at the end of the stream, where it would be missed.
     """
-    while True:
+    for _ in range(100):
         before = publisher.api(f"STREAM.INFO.{stream}")["state"]
         messages = _read(publisher, stream, known, before["messages"])
         if publisher.api(f"STREAM.INFO.{stream}")["state"] == before:
             return messages
+    raise AssertionError(f"stream {stream} changed during each of 100 reads")
 
 
 def _read(publisher: Publisher, stream: str, known: Sequence[Seen], count: int) -> list[Seen]:

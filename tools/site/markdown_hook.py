@@ -56,7 +56,8 @@ def twin_path(source: str) -> str:
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
-    """Remember the order of the pages."""
+    """Begin a build: forget the twins of the last one, and remember the order of the pages."""
+    _twins.clear()
     _navigation[:] = [nav]
 
 
@@ -170,7 +171,7 @@ def _item(item: Any) -> str:
 
 
 def description(markdown: str) -> str:
-    """Return the first sentence of the first paragraph of a page, as plain text; empty if the page has none."""
+    """Return the first sentence of a page's first paragraph as plain text, or an empty string."""
     prose = re.sub(r"^( *)```.*?^\1```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
     for block in re.split(r"\n\s*\n", prose):
         text = block.strip()
