@@ -373,6 +373,47 @@ def test_the_serverless_job_runs_with_the_parameters_of_its_bundle(
     assert sorted(table["sequence"].to_pylist()) == list(range(1, 21))
 
 
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_pipeline_of_the_bundle_runs_with_its_configuration(url: str, tmp_path: Path) -> None:
+    project = tmp_path / "pipeline"
+    shutil.copytree(EXAMPLES / "databricks-pipeline", project)
+    (pipeline,) = load(project / "databricks.yml")["resources"]["pipelines"].values()
+    values = {"orders.servers": url, "orders.creds": str(credentials_file(tmp_path))}
+    assert pipeline["configuration"].keys() == values.keys()
+    specification = {
+        "name": pipeline["name"],
+        "storage": f"file://{tmp_path}/storage",
+        "libraries": pipeline["libraries"],
+        "configuration": values,
+    }
+    (project / "spark-pipeline.yml").write_text(yaml.safe_dump(specification), encoding="utf-8")
+    # Spark's own pipelines find the format without this (docs/pipelines.md).
+    source = project / "transformations" / "orders.py"
+    text = source.read_text(encoding="utf-8")
+    assert "\nspark_jetstream.register(spark)\n" in text
+    source.write_text(text.replace("\nspark_jetstream.register(spark)\n", "\n"), encoding="utf-8")
+    ran = subprocess.run(
+        [
+            Path(sys.executable).with_name("spark-pipelines"),
+            "run",
+            "--conf",
+            "spark.sql.catalogImplementation=hive",
+        ],
+        cwd=project,
+        env={**environment(tmp_path), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    table = pq.read_table(project / "spark-warehouse" / "orders", columns=["sequence"])
+    assert sorted(table["sequence"].to_pylist()) == list(range(1, 21))
+    with JetStreamAdmin(servers=url) as admin:
+        large = [json.loads(message.data)["id"] for message in admin.messages.read("LARGE")]
+    assert sorted(large) == list(range(10, 21))
+
+
 @pytest.mark.parametrize("manifest", OPERATORS, ids=lambda manifest: manifest.file)
 def test_a_manifest_has_fields_of_its_operator(manifest: Manifest) -> None:
     found = application(manifest)

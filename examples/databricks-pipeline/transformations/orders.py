@@ -12,8 +12,9 @@ spark = SparkSession.active()
 spark_jetstream.register(spark)
 login = {
     "servers": spark.conf.get("orders.servers"),
-    # The content: executors need not read the volume.
-    "credentialsSecret": Path(spark.conf.get("orders.credentials")).read_text(encoding="utf-8"),
+    # The content: executors need not read the volume. Spark Connect returns no value under a name
+    # that holds "credential".
+    "credentialsSecret": Path(spark.conf.get("orders.creds")).read_text(encoding="utf-8"),
 }
 
 dp.create_sink("large_orders", "jetstream", {**login, "stream": "LARGE"})
