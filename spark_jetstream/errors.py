@@ -389,6 +389,15 @@ API_ERRORS: Mapping[int, type[ApiError]] = {
 }
 
 
+_NO_SUITABLE_PEERS = 10005
+"""Too few servers can take a replica. The description lists why (nats-server: selectPeerError)."""
+_PEERS_MAY_RETURN = (
+    "peer offline",
+    # A server of which the leader has not heard since its own start, or one with max_ha_assets.
+    "miscellaneous issue",
+)
+
+
 def pull_refused(message: str, code: int, description: str) -> PullRefused:
     """Return the error for a status that refuses a request for messages of a consumer."""
     if code == 423:
@@ -412,6 +421,8 @@ def api_error(error: Mapping[str, Any], context: str) -> ApiError:
     reason = description or "the server gave no reason"
     message = f"cannot {context}: {reason} (code {code}, error {err_code})"
     kind = API_ERRORS.get(err_code, ApiError)
+    if err_code == _NO_SUITABLE_PEERS and any(why in description for why in _PEERS_MAY_RETURN):
+        kind = ServerBusy
     return kind(message, code=code, err_code=err_code, description=description)
 
 

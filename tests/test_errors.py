@@ -74,6 +74,24 @@ def test_a_code_finds_its_class(err_code: int, cls: type[ApiError]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reasons", "cls"),
+    [
+        ("", ApiError),
+        (", peer offline", ServerBusy),
+        (", peer offline, exclude tag set", ServerBusy),
+        (", miscellaneous issue", ServerBusy),
+        (", insufficient storage", ApiError),
+    ],
+)
+def test_a_replica_that_cannot_be_placed_may_be_placed_when_a_server_is_back(
+    reasons: str, cls: type[ApiError]
+) -> None:
+    description = f"no suitable peers for placement{reasons}"
+    error = api_error({"code": 400, "err_code": 10005, "description": description}, "make a stream")
+    assert type(error) is cls
+
+
+@pytest.mark.parametrize(
     ("reply", "expected"),
     [
         ({}, (ApiError, 0, 0, "")),

@@ -13,6 +13,7 @@ from spark_jetstream.errors import (
     ApiError,
     DeliveryError,
     PermissionDenied,
+    ServerBusy,
     StreamExists,
     StreamNotFound,
 )
@@ -73,6 +74,11 @@ def _create(requests: Requests, replicas: int, *, with_ttl: bool) -> None:
         requests.call(partial(_send, replicas=replicas))
     except StreamExists:
         log.info("another process has made %s at the same moment", BUCKET)
+    except ServerBusy as error:
+        raise DeliveryError(
+            f"{error} (option retryTimeout); start the query when {replicas} servers of the "
+            "cluster can take a replica, or set delivery to deduplicated"
+        ) from None
     except (ApiError, PermissionDenied) as error:
         bounded = isinstance(error, ApiError) and error.err_code == _MAX_BYTES_REQUIRED
         command = _command(replicas, with_ttl=with_ttl, bounded=bounded)

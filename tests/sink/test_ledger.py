@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jetstream.admin.ensure import Ensure, ensure_streams
+from spark_jetstream.client import requests
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
@@ -30,11 +32,11 @@ from spark_jetstream.sink.ledger_bucket import bucket_config
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.stream_warnings import check_interval
 from spark_jetstream.sink.task import WriteTask
-from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
-from tests.support.reading import consumers, create, options, wait_until
+from tests.support.reading import api, consumers, create, options, wait_until
 from tests.support.sinking import (
     SECOND,
     WINDOW,
@@ -1196,3 +1198,44 @@ class TestStart:
             )
             == 1
         )
+
+
+class TestAClusterWithAServerOffline:
+    """Three replicas of the ledger cannot be placed while one of three servers is offline."""
+
+    @pytest.fixture
+    def cluster(self) -> Iterator[NatsCluster]:
+        with NatsCluster() as cluster:
+            create(cluster.url, "S", num_replicas=3, storage="file")
+            for index in range(3):
+                cluster.kill(index)
+            # A server that the others have heard of since their start may get a replica for as long
+            # as it is away. These two have not heard of the third.
+            cluster.restart(0)
+            cluster.restart(1)
+            yield cluster
+
+    def test_a_start_waits_until_the_server_is_back(
+        self, cluster: NatsCluster, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tries: list[str] = []
+
+        def restart(record: logging.LogRecord) -> bool:
+            tries.append(record.getMessage())
+            if len(tries) == 1:
+                cluster.restart(2)
+            return True
+
+        caplog.set_level(logging.INFO, requests.__name__)
+        caplog.handler.addFilter(restart)  # called before the pause that a retry makes
+        Sink.exactly(cluster.url, stream="S", retryTimeout="120s")
+        assert "no suitable peers for placement" in tries[0]
+        assert api(cluster.url, f"STREAM.INFO.KV_{BUCKET}")["config"]["num_replicas"] == 3
+
+    def test_a_start_fails_after_the_retry_timeout(self, cluster: NatsCluster) -> None:
+        with pytest.raises(
+            DeliveryError,
+            match=r"no suitable peers for placement.* \(option retryTimeout\); start the query when 3 "
+            "servers of the cluster can take a replica, or set delivery to deduplicated",
+        ):
+            Sink.exactly(cluster.url, stream="S", retryTimeout="1s")
