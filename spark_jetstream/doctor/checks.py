@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -25,6 +26,7 @@ from spark_jetstream.client.pool import connect_at_once
 from spark_jetstream.doctor import sail, servers, spark
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.permissions import WRITING, Identity, Job, check_permissions, who_am_i
+from spark_jetstream.doctor.spark import Python
 from spark_jetstream.errors import (
     JetStreamError,
     OptionError,
@@ -155,8 +157,13 @@ class Examination:
         if self.spark:
             yield Section("A local Spark", self._start_spark(admin.options))
 
+    @functools.cached_property
+    def _python(self) -> Python:
+        """The Python of this process."""
+        return spark.this_python()
+
     def _machine(self) -> Iterator[Finding]:
-        mine = spark.this_python()
+        mine = self._python
         if sail.is_alone(mine.versions):
             # Sail needs no Java, and runs the connector in its own process.
             yield from spark.check_driver(mine)
@@ -268,14 +275,16 @@ class Examination:
         yield from check_permissions(connection, self._identity, lines, clustered=clustered)
 
     def _start_spark(self, options: ConnectionOptions) -> Iterator[Finding]:
+        engine = sail.engine_of(self._python.versions)
         if self._info is None:
             yield unknown(
-                f"local {sail.engine_of(spark.this_python().versions)}",
+                f"local {engine}",
                 "there is no stream to read from",
                 "name one with --stream",
             )
             return
-        yield from spark.check_spark(options, _reading(self.job, self._info), self.environ)
+        reading = _reading(self.job, self._info)
+        yield from spark.check_spark(options, reading, self.environ, engine)
 
 
 def _reading(job: Job, info: StreamInfo) -> dict[str, str]:

@@ -325,12 +325,12 @@ def check_spark(
     connection: ConnectionOptions,
     reading: Mapping[str, str],
     environ: Mapping[str, str],
+    engine: str,
 ) -> Iterator[Finding]:
-    """Start a local Spark in another process, and read one row with ``reading``.
+    """Start a local engine in another process, and read one row with ``reading``.
 
-    These are options of the source. Starts Sail instead if this Python has Sail and no Spark.
+    These are options of the source. ``engine`` is one of `sail.engine_of`.
     """
-    engine = sail.engine_of(this_python().versions)
     check = f"local {engine}"
     options = SecretStr(json.dumps({**_job_options(connection), **reading}))
     began = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -128,19 +128,25 @@ class Columns:
         """Raise `SchemaError` for a required column that is missing, or null in every row."""
         with_values = {name for name, kind in kinds.items() if kind != _VOID}
         for name, rest in cls.required.items():
-            if name == "subject" and subject is not None:
+            is_replaced = name == "subject" and subject is not None
+            if name in with_values or is_replaced:
                 continue
-            if name not in kinds:
-                # An increment of a counter has no payload.
-                if name == "data" and "incr" in with_values:
-                    continue
+            if name in kinds:
+                cls._check_empty(name, with_values)
+                continue
+            # An increment of a counter has no payload.
+            is_increment = name == "data" and "incr" in with_values
+            if not is_increment:
                 raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
-            may_be_empty = cls.empty_beside.get(name) in with_values
-            if kinds[name] == _VOID and not may_be_empty:
-                allowed = " or ".join(cls.accepted[name])
-                raise SchemaError(
-                    f'column "{name}" is null in every row (type void), but must be {allowed}'
-                )
+
+    @classmethod
+    def _check_empty(cls, name: str, with_values: Collection[str]) -> None:
+        """Raise `SchemaError` for a required column without values, unless another makes up for it."""
+        if cls.empty_beside.get(name) not in with_values:
+            allowed = " or ".join(cls.accepted[name])
+            raise SchemaError(
+                f'column "{name}" is null in every row (type void), but must be {allowed}'
+            )
 
 
 def _check_together(names: Sequence[str], subject: str | None) -> None:

@@ -167,19 +167,31 @@ class Recovery:
         # The refusal names the last message of the subject, if it is about an expected sequence.
         last = last_revision(refusal.description)
         try:
-            for name in self._streams_of(flight, row.subject):
-                for stored in self._in_the_way(name, row, last):
-                    if _is_row(stored, row):
-                        # The messages of a group follow each other, and its last one stands for it.
-                        sequence = stored.sequence + rows[-1].index - row.index
-                        flight.settle_as_duplicate(index, name, sequence)
-                        return None
+            place = self._place_of(row, self._streams_of(flight, row.subject), last)
         except JetStreamError as error:
             # An error that passes, as in an election, leaves the question open.
             # Without permission to read the stream nobody can answer it.
             log.info("cannot read what is stored in the place of a row: %s", error)
             return Outcome.RETRY if error.retriable else Outcome.REFUSED
-        return Outcome.REFUSED
+        if place is None:
+            return Outcome.REFUSED
+        stream, sequence = place
+        # The messages of a group follow each other, and its last one stands for it.
+        flight.settle_as_duplicate(index, stream, sequence + rows[-1].index - row.index)
+        return None
+
+    def _place_of(
+        self, row: RefusedRow, streams: Sequence[str], last: int | None
+    ) -> tuple[str, int] | None:
+        """Return the stream and the sequence at which a row is stored, None if it is in none.
+
+        `last` is the last message of its subject, where the server has named it.
+        """
+        for stream in streams:
+            for stored in self._in_the_way(stream, row, last):
+                if _is_row(stored, row):
+                    return stream, stored.sequence
+        return None
 
     def _streams_of(self, flight: InFlight, subject: str) -> list[str]:
         """Return the streams that may store a row: the target's, or those that capture it."""

@@ -286,7 +286,7 @@ def test_a_spark_that_does_not_start_fails_with_its_error(tmp_path: Path) -> Non
         {"servers": "nats://127.0.0.1:1", "user": "a", "password": "not-shown"}
     )
     environ = {**os.environ, "JAVA_HOME": str(tmp_path)}
-    (finding,) = spark.check_spark(options, {"stream": "S"}, environ)
+    (finding,) = spark.check_spark(options, {"stream": "S"}, environ, "Spark")
     assert finding.status == "failed"
     assert "JAVA" in finding.said
     assert "not-shown" not in str(finding)
