@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.environment import prepare_spark
 from benchmarks.scale import QUICK, Scale
-from spark_jetstream.java import ensure_java
 
 PARTS = ("start", "source", "sink", "publishing", "direct", "tasks", "sizes", "payloads", "latency")
 QUICK_PARTS = ("start", "source", "sink", "tasks")
@@ -37,8 +35,7 @@ def main() -> None:
     }
     scale = replace(QUICK if arguments.quick else Scale(), **given)
     parts = arguments.only or (QUICK_PARTS if arguments.quick else PARTS)
-    os.environ["JAVA_HOME"] = ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    prepare_spark()
     from benchmarks import direct, latency, payloads, publishing, sink, source, start, tables, tasks  # noqa: PLC0415  # Spark reads the environment when it is imported
 
     if "start" in parts:

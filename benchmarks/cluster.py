@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.environment import prepare_spark
 from benchmarks.load import fill
 from benchmarks.processes import Cpu, spark_jvm
 from benchmarks.tables import Table, write
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.java import ensure_java
 from spark_jetstream.testing import NatsCluster, NatsServer
 
 MESSAGES = 3_000_000
@@ -126,8 +125,7 @@ def main() -> None:
         "--json", type=Path, metavar="FILE", help="also write the table to this file"
     )
     arguments = parser.parse_args()
-    os.environ["JAVA_HOME"] = ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    prepare_spark()
     run(arguments.rounds, arguments.messages)
     if arguments.json is not None:
         write(arguments.json)

@@ -10,9 +10,7 @@ messages, and so is the memory of the Python processes of a query with many micr
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +20,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from benchmarks import source
+from benchmarks.environment import prepare_spark
 from benchmarks.load import fill
 from benchmarks.processes import (
     Cpu,
@@ -34,7 +33,6 @@ from benchmarks.processes import (
 from benchmarks.tables import Table
 from spark_jetstream.bench import percentile
 from spark_jetstream.client.pool import connect
-from spark_jetstream.java import ensure_java
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.advice import READERS
@@ -277,8 +275,7 @@ def main() -> None:
         "--batches", type=int, default=2_000, help="micro-batches of the query (default 2000)"
     )
     arguments = parser.parse_args()
-    os.environ["JAVA_HOME"] = ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    prepare_spark()
     with NatsServer() as server:
         planning(server, arguments.times)
         filters(server, arguments.rounds)

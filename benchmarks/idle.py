@@ -8,8 +8,6 @@ and of the server.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,11 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.environment import prepare_spark
 from benchmarks.load import fill
 from benchmarks.processes import children, command, cpu_seconds, spark_jvm
 from benchmarks.tables import Table, write
-from spark_jetstream.java import ensure_java
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +33,6 @@ RATE = 1_000
 """Messages a second, so a micro-batch has as many as come in its interval."""
 _TRIGGER = 1
 """Seconds of the trigger of an idle query."""
-_POLL = 0.02
 _TIMEOUT = 120.0
 
 
@@ -46,33 +44,40 @@ class Spent(NamedTuple):
     server: float
     requests: int
 
-    def since(self, before: Spent) -> Spent:
-        """The difference to `before`."""
+
+class Meter:
+    """What Spark, the planner and a server use, from when it is made."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._jvm = spark_jvm()
+        self._server = server
+        self._before = self._so_far()
+
+    def used(self) -> Spent:
+        """CPU and messages up to now."""
+        now, before = self._so_far(), self._before
         return Spent(
-            self.spark - before.spark,
-            self.planner - before.planner,
-            self.server - before.server,
-            self.requests - before.requests,
+            now.spark - before.spark,
+            now.planner - before.planner,
+            now.server - before.server,
+            now.requests - before.requests,
         )
 
-
-def spent(jvm: int, server: NatsServer) -> Spent:
-    """CPU and messages of all processes so far."""
-    below = list(children(jvm))
-    planner = sum(
-        cpu_seconds(child) for child in below if "streaming_source_runner" in command(child)
-    )
-    # Workers come and go. The time of one that has ended is a part of that of its parent.
-    everything = sum(map(_cpu_seconds_if_there, [jvm, *below]))
-    sent = server.monitor("/varz")["in_msgs"]
-    return Spent(everything - planner, planner, cpu_seconds(server.pid), sent)
-
-
-def _cpu_seconds_if_there(pid: int) -> float:
-    try:
-        return cpu_seconds(pid)
-    except FileNotFoundError:
-        return 0.0
+    def _so_far(self) -> Spent:
+        spark = planner = 0.0
+        for pid in [self._jvm, *children(self._jvm)]:
+            is_planner = "streaming_source_runner" in command(pid)
+            try:
+                seconds = cpu_seconds(pid)
+            except FileNotFoundError:
+                # Workers come and go. The time of one that has ended is a part of its parent's.
+                continue
+            if is_planner:
+                planner += seconds
+            else:
+                spark += seconds
+        requests = self._server.monitor("/varz")["in_msgs"]
+        return Spent(spark, planner, cpu_seconds(self._server.pid), requests)
 
 
 @contextmanager
@@ -98,16 +103,17 @@ def running(
 
 def wait_for_batch(query: StreamingQuery, number: int) -> None:
     """Wait for the end of the micro-batch with this number, from 0 on, with rows in it."""
-    deadline = time.monotonic() + _TIMEOUT
-    while True:
+
+    def has_ended() -> bool | None:
         if (error := query.exception()) is not None:
             raise error
         last = query.lastProgress
-        if last is not None and last["batchId"] >= number and last["numInputRows"]:
-            return
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"micro-batch {number} did not end within {_TIMEOUT:.0f} s")
-        time.sleep(_POLL)
+        if last is None or last["batchId"] < number or not last["numInputRows"]:
+            return None
+        return True
+
+    text = f"micro-batch {number} did not end within {_TIMEOUT:.0f} s"
+    poll(has_ended, _TIMEOUT, lambda: RuntimeError(text))
 
 
 def warm_up(spark: SparkSession) -> None:
@@ -136,10 +142,10 @@ def idle(spark: SparkSession, seconds: float) -> None:
                 wait_for_batch(query, 0)
                 # The JVM compiles what it runs for the first time.
                 time.sleep(seconds / 2)
-                before = spent(spark_jvm(), server)
+                meter = Meter(server)
                 began = time.perf_counter()
                 time.sleep(seconds)
-                used = spent(spark_jvm(), server).since(before)
+                used = meter.used()
                 took = time.perf_counter() - began
             shares = (used.spark, used.planner, used.server)
             percent = (100 * share / took for share in shares)
@@ -163,11 +169,11 @@ def triggers(spark: SparkSession) -> None:
             with running(spark, server, "TRIGGERS", interval, messages) as query:
                 # The first micro-batches start processes and compile code.
                 wait_for_batch(query, 1)
-                before = spent(spark_jvm(), server)
+                meter = Meter(server)
                 # Each look at the query costs the JVM time, so none before the last micro-batch.
                 time.sleep(interval * count - 0.5)
                 wait_for_batch(query, 1 + count)
-                used = spent(spark_jvm(), server).since(before)
+                used = meter.used()
             seconds = (used.spark, used.planner, used.server)
             milliseconds = (1000 * each / count for each in seconds)
             minutes = sum(seconds) / 60 * 3600 / (interval * count)
@@ -184,8 +190,7 @@ def main() -> None:
         "--json", type=Path, metavar="FILE", help="also write the tables to this file"
     )
     arguments = parser.parse_args()
-    os.environ["JAVA_HOME"] = ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    prepare_spark()
     from benchmarks import source  # noqa: PLC0415  # Spark reads the environment when it is imported
 
     with source.session() as spark:
