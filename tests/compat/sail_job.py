@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
@@ -22,6 +21,7 @@ from pyspark.sql import functions as F
 
 from spark_jetstream import register
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.testing.process import poll
 
 # Python finds it beside this script, which also runs where only the package is installed.
 from smoke import describe, error_of  # type: ignore[import-not-found]  # isort: skip
@@ -207,10 +207,11 @@ def dead_letters(job: Job, target: str) -> dict[str, Any]:
     job.admin.consumers.create(name, durable_name="c", ack_policy="explicit")
     [delivered] = job.admin.consumers.next(name, "c", ack="none")
     job.admin.consumers.term(delivered, reason="unreadable")
-    deadline = time.monotonic() + 20
-    while job.admin.streams.load(kept).state.messages == 0:
-        assert time.monotonic() < deadline, "the advisory is not there"
-        time.sleep(0.05)
+    poll(
+        lambda: job.admin.streams.load(kept).state.messages or None,
+        timeout=20,
+        give_up=lambda: AssertionError("the advisory is not there"),
+    )
     columns = "stream, consumer, reason, CAST(data AS STRING), headers['Why'][0], gone, msg_id"
     return {"dead letters": job.rows(columns, deadLettersOf=name)}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -163,19 +162,9 @@ def test_the_program_of_the_page(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_the_doctor_reads_a_row(filled: Stream, tmp_path: Path) -> None:
     options = json.dumps({"servers": filled.url, "stream": filled.name})
-    command = [sys.executable, "-m", "spark_jetstream.doctor.child", "row", "Sail"]
-    environ = with_metadata(tmp_path)
-    ran = subprocess.run(
-        command,
-        input=options,
-        env=environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "1"
+    module = ("-m", "spark_jetstream.doctor.child", "row", "Sail")
+    printed = run_python(*module, cwd=tmp_path, env=with_metadata(tmp_path), given=options)
+    assert printed.splitlines()[-1] == "1"
 
 
 def test_make_fetches_this_release() -> None:

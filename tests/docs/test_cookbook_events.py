@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.docs.conftest import Recipe
-from tests.support.queries import batch
+from tests.support.queries import batch, kept_settings
 
 RunRecipe = Callable[[str], Recipe]
 
@@ -28,11 +28,8 @@ def settings_are_restored(spark: SparkSession) -> Iterator[None]:
         "spark.sql.session.timeZone",
         "spark.sql.streaming.noDataMicroBatches.enabled",
     )
-    before = {name: spark.conf.get(name) for name in names}
-    yield
-    for name, value in before.items():
-        assert value is not None
-        spark.conf.set(name, value)
+    with kept_settings(spark, *names):
+        yield
 
 
 def uncommit(checkpoint: Path) -> Path:

@@ -37,7 +37,7 @@ from tests.support.keyed import CONFIG, table_of
 from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, anchors, blocks, links, slug
 from tests.support.project import PYPROJECT, URLS
 from tests.support.publish import Message, Publisher
-from tests.support.queries import batch
+from tests.support.queries import batch, kept_settings
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
 from tools import architecture
@@ -346,11 +346,9 @@ def test_examples_of_the_pages_on_progress_and_data_loss(
 def test_the_example_of_the_page_on_query_features(
     spark: SparkSession, run_page: Callable[[str], dict[str, Any]]
 ) -> None:
-    try:
+    evolution = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+    with kept_settings(spark, evolution, "spark.sql.streaming.offsetLog.formatVersion"):
         names = run_page("docs/query-features.md")
-    finally:
-        spark.conf.unset("spark.sql.streaming.queryEvolution.enableSourceEvolution")
-        spark.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
     rows = [progress["numInputRows"] for progress in names["query"].recentProgress]
     assert [number for number in rows if number] == [420, 400, 200]
 

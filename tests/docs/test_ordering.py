@@ -28,7 +28,7 @@ from tests.support.calls import DEAD_LETTER_ROWS, rows
 from tests.support.keyed import make_bucket, name_of
 from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support.publish import Message, Publisher
-from tests.support.queries import Run, available_now, batch, streaming
+from tests.support.queries import Run, available_now, batch, kept_settings, streaming
 from tests.support.reading import wait_until
 from tests.support.streams import MakeStream, Stream
 
@@ -415,13 +415,10 @@ def small_frames(spark: SparkSession) -> Iterator[None]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2",
         "spark.sql.streaming.stateStore.providerClass": store,
     }
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield
-    for name, former in before.items():
-        assert former is not None
-        spark.conf.set(name, former)
+    with kept_settings(spark, *settings):
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
 
 
 @pytest.mark.full

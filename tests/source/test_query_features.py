@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.source.reader import JetStreamBatchReader
 from tests.support.publish import Tap
-from tests.support.queries import Run, available_now, batch, refusal
+from tests.support.queries import Run, available_now, batch, kept_settings, refusal
 from tests.support.streams import MakeStream, Stream
 
 ONLY = "stream string, sequence bigint"
@@ -44,15 +45,13 @@ Configure = Callable[[str, object], None]
 @pytest.fixture
 def configure(spark: SparkSession) -> Iterator[Configure]:
     """A function that sets a configuration of the session, until the test ends."""
-    changed = set()
+    with ExitStack() as stack:
 
-    def change(name: str, value: object) -> None:
-        changed.add(name)
-        spark.conf.set(name, str(value))
+        def change(name: str, value: object) -> None:
+            stack.enter_context(kept_settings(spark, name))
+            spark.conf.set(name, str(value))
 
-    yield change
-    for name in changed:
-        spark.conf.unset(name)
+        yield change
 
 
 @pytest.fixture

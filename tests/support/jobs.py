@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -258,10 +258,23 @@ def run_python(
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
     python: str | Path = sys.executable,
+    given: str | None = None,
 ) -> str:
-    """Run Python, which must end with 0; its standard output."""
-    command = [str(python), *map(str, arguments)]
-    ran = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    """Run Python, which must end with 0; its standard output. `given` is its standard input."""
+    return run_command([str(python), *map(str, arguments)], cwd=cwd, env=env, given=given)
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    given: str | None = None,
+) -> str:
+    """The same for any program."""
+    ran = subprocess.run(
+        command, cwd=cwd, env=env, input=given, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

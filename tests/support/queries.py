@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,20 @@ def as_stored(row: Row) -> Stored:
         row["headers"],
         bytes(row["data"]),
     )
+
+
+@contextmanager
+def kept_settings(spark: SparkSession, *names: str) -> Iterator[None]:
+    """Afterwards these settings of the session are as before."""
+    former = {name: spark.conf.get(name, None) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
 
 
 def batch(
