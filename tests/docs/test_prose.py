@@ -1,0 +1,55 @@
+"""The prose of pages and docstrings keeps the rules of CONTRIBUTING.md, "Writing" (tools/prose.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.prose import LONGEST, docstring_faults, faults
+
+LONG = " ".join(["word"] * LONGEST)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The sink publishes each row.", []),
+        (f"{LONG}.", []),
+        (f"{LONG} more.", [f"{LONG} more."]),
+        (f"{LONG} `code of three words`.", [f"{LONG} CODE."]),
+        (f"- {LONG}\n- {LONG}", []),
+        (f"{LONG}\n{LONG}", [f"{LONG} {LONG}"]),
+        (f"| {LONG} | {LONG} |", []),
+        (f"```\nWhat came\n{LONG} more\n```\n", []),
+        ("<!-- What came. -->", []),
+        ("See [the page](what-came.md#such).", []),
+        ("What is stored stays.", ["What is stored stays."]),
+        ("What is stored?", []),
+        ("It ends. Who reads it waits.", ["Who reads it waits."]),
+        ("Of a group only a row is read.", ["Of a group only a row is read."]),
+        ("Of course it is read.", []),
+        ("Wait so many seconds.", ["Wait so many seconds."]),
+        ("Return the indices of those.", ["Return the indices of those."]),
+        ("Such a stream is refused.", ["Such a stream is refused."]),
+        ("A source, such as Kafka.", []),
+        ("The reply came late.", ["The reply came late."]),
+        ("Each row is there once, and stays there.", []),
+        ("Each row is there.", ["Each row is there."]),
+        ("A later look fails.", ["A later look fails."]),
+    ],
+)
+def test_a_sentence_breaks_a_rule_or_none(text: str, found: list[str]) -> None:
+    assert [fault.sentence for fault in faults(text)] == found
+
+
+def test_a_fault_has_the_line_of_its_paragraph() -> None:
+    text = "# What came\n\n```\n1\n2\n```\n\nGood.\nStill good.\n\n* A\n  reply came.\n"
+    assert [fault.line for fault in faults(text)] == [11]
+
+
+def test_a_fault_of_a_docstring_has_the_line_of_the_module() -> None:
+    source = '"""First.\n\nWhat came.\n"""\n\n\ndef f():\n    """Return it.\n\n    Raises:\n        What: such.\n    """\n'
+    assert [(fault.line, fault.sentence) for fault in docstring_faults(source)] == [
+        (3, "What came."),
+        (3, "What came."),
+        (11, "What: such."),
+    ]
