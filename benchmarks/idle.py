@@ -8,6 +8,7 @@ and of the server.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.environment import prepare_spark
 from benchmarks.load import fill
-from benchmarks.processes import children, command, cpu_seconds, spark_jvm
+from benchmarks.processes import children, command, own_cpu_seconds, spark_jvm
 from benchmarks.tables import Table, write
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
@@ -34,6 +35,8 @@ RATE = 1_000
 _TRIGGER = 1
 """Seconds of the trigger of an idle query."""
 _TIMEOUT = 120.0
+_PAUSE = 0.2
+"""Seconds between two readings of the processes' times."""
 
 
 class Spent(NamedTuple):
@@ -46,38 +49,47 @@ class Spent(NamedTuple):
 
 
 class Meter:
-    """What Spark, the planner and a server use, from when it is made."""
+    """What Spark, the planner and a server use, from when it is made.
+
+    Spark ends idle workers, and nobody is told the time of one that has ended. So the meter reads
+    the time of each process again and again (`watch`), and keeps the last one that it has read.
+    """
 
     def __init__(self, server: NatsServer) -> None:
         self._jvm = spark_jvm()
         self._server = server
-        self._before = self._so_far()
+        self._planners: set[int] = set()
+        self._seconds: dict[int, float] = {}
+        self._read()
+        self._before = dict(self._seconds)
+        self._received = self._requests()
+
+    def watch(self, seconds: float) -> None:
+        """Read the times until so many seconds are over."""
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            time.sleep(min(_PAUSE, left))
+            self._read()
 
     def used(self) -> Spent:
         """CPU and messages up to now."""
-        now, before = self._so_far(), self._before
-        return Spent(
-            now.spark - before.spark,
-            now.planner - before.planner,
-            now.server - before.server,
-            now.requests - before.requests,
-        )
+        self._read()
+        used = {pid: seconds - self._before.get(pid, 0.0) for pid, seconds in self._seconds.items()}
+        server = used.pop(self._server.pid)
+        planner = sum(used.pop(pid, 0.0) for pid in self._planners)
+        return Spent(sum(used.values()), planner, server, self._requests() - self._received)
 
-    def _so_far(self) -> Spent:
-        spark = planner = 0.0
-        for pid in [self._jvm, *children(self._jvm)]:
-            is_planner = "streaming_source_runner" in command(pid)
-            try:
-                seconds = cpu_seconds(pid)
-            except FileNotFoundError:
-                # Workers come and go. The time of one that has ended is a part of its parent's.
-                continue
-            if is_planner:
-                planner += seconds
-            else:
-                spark += seconds
-        requests = self._server.monitor("/varz")["in_msgs"]
-        return Spent(spark, planner, cpu_seconds(self._server.pid), requests)
+    def _read(self) -> None:
+        for pid in [self._server.pid, self._jvm, *children(self._jvm)]:
+            # A process that ends meanwhile keeps the time that was read before.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                self._seconds[pid] = own_cpu_seconds(pid)
+            if "streaming_source_runner" in command(pid):
+                self._planners.add(pid)
+
+    def _requests(self) -> int:
+        received: int = self._server.monitor("/varz")["in_msgs"]
+        return received
 
 
 @contextmanager
@@ -144,7 +156,7 @@ def idle(spark: SparkSession, seconds: float) -> None:
                 time.sleep(seconds / 2)
                 meter = Meter(server)
                 began = time.perf_counter()
-                time.sleep(seconds)
+                meter.watch(seconds)
                 used = meter.used()
                 took = time.perf_counter() - began
             shares = (used.spark, used.planner, used.server)
@@ -171,7 +183,7 @@ def triggers(spark: SparkSession) -> None:
                 wait_for_batch(query, 1)
                 meter = Meter(server)
                 # Each look at the query costs the JVM time, so none before the last micro-batch.
-                time.sleep(interval * count - 0.5)
+                meter.watch(interval * count - 0.5)
                 wait_for_batch(query, 1 + count)
                 used = meter.used()
             seconds = (used.spark, used.planner, used.server)

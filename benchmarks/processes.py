@@ -16,6 +16,12 @@ def cpu_seconds(pid: int) -> float:
     return sum(int(value) for value in fields[11:15]) / _TICK
 
 
+def own_cpu_seconds(pid: int) -> float:
+    """User and system time of a process, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(value) for value in fields[11:13]) / _TICK
+
+
 def children(pid: int) -> Iterator[int]:
     """All descendants of a process."""
     for task in Path(f"/proc/{pid}/task").glob("*"):
