@@ -77,7 +77,11 @@ class ObjectBucket:
     def __init__(self, api: Api, bucket: str) -> None:
         self._api = api
         self._reader = ObjectReader(api, bucket)
-        self._stream = ObjectStream(api.connect, self._reader.bucket, api.options.retry_timeout)
+        # An outage in the middle of a put is waited for. A server that was never reached is not,
+        # as in all other requests of the administration.
+        self._stream = ObjectStream(
+            api.connect, self._reader.bucket, api.options.retry_timeout, first=0.0
+        )
 
     @property
     def name(self) -> str:

@@ -24,14 +24,22 @@ T = TypeVar("T")
 class ObjectStream:
     """Requests to the stream of one bucket, each retried for ``patience`` seconds.
 
-    ``hint`` ends the name of the bucket in errors: which option names it. Methods raise
-    `StreamNotFound` when there is no such bucket, and what `Connection.api` raises.
+    Until a request succeeds, requests are retried for ``first`` seconds if that is less. ``hint``
+    ends the name of the bucket in errors: which option names it. Methods raise `StreamNotFound`
+    when the bucket does not exist, and what `Connection.api` raises.
     """
 
-    def __init__(self, connect: Connect, bucket: str, patience: float, hint: str = "") -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        bucket: str,
+        patience: float,
+        hint: str = "",
+        first: float | None = None,
+    ) -> None:
         self.bucket = bucket
         self.name = stream_name(bucket)
-        self._requests = Requests(connect, patience)
+        self._requests = Requests(connect, patience, first)
         self._hint = hint
 
     def state(self) -> StreamSummary:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command, refused
 from tests.support.publish import Message, Publisher
@@ -241,7 +242,7 @@ NO_SERVER = [
     "sub a",
     "request a",
 ]
-"""Lines that end with 3 at once; an outage in the middle of a put may last for ``retryTimeout``."""
+"""Lines that end with 3 without a second attempt to connect."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -306,12 +307,16 @@ def test_a_line_says_what_is_wrong_and_nothing_is_changed(
     assert ran.err.startswith("spark-jetstream: ")
 
 
-def test_a_command_without_a_server_ends_with_3_at_once(words: Any, run: Command) -> None:
-    for line in NO_SERVER:
-        # It would wait for 5 minutes; localhost may have two addresses.
-        ran = run(
-            *words(line), "-o", "connectTimeout=5m", url="nats://127.0.0.1:1,nats://localhost:2"
-        )
-        refused(
-            ran, 3, "spark-jetstream: no NATS server could be reached at ", "connection was refused"
-        )
+@pytest.mark.parametrize("line", NO_SERVER)
+def test_a_command_without_a_server_fails_at_its_first_attempt(
+    line: str, words: Any, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pause(_: Backoff, deadline: Deadline) -> None:
+        raise AssertionError("the command waits for a server that it has not reached")
+
+    monkeypatch.setattr(Backoff, "pause", no_pause)
+    # A second attempt would wait for 5 minutes. localhost may have two addresses.
+    ran = run(*words(line), "-o", "connectTimeout=5m", url="nats://127.0.0.1:1,nats://localhost:2")
+    refused(
+        ran, 3, "spark-jetstream: no NATS server could be reached at ", "connection was refused"
+    )
