@@ -125,7 +125,7 @@ class ObjectRows:
 
         `part.subjects` is the filter of the bucket's meta messages. All of the range are read
         before the first row, because a later one may replace the first: a version that was replaced
-        or deleted has no row (docs/objects.md, "A stream of objects").
+        or deleted has no row (docs/objects.md, "A streaming query over objects").
         """
         # Newer meta messages replace older ones, so that their number may be smaller than planned.
         uncounted = replace(part, count=None)
