@@ -79,7 +79,7 @@ Lines = Iterator[Permission]
 
 
 class _NeededSubject(NamedTuple):
-    """What a purpose publishes to, and for which of its uses."""
+    """A subject that a purpose publishes to, and the use that needs it."""
 
     subject: Endpoint | str
     """An endpoint of the API, or a subject with the placeholder ``{stream}``."""
@@ -648,11 +648,14 @@ def needed(
     The purposes durable, durable-queue and find-streams have only what they need beside read or
     read-direct; `merged` combines sets.
 
-    ``stream`` and ``durable`` are ``*`` for any. ``subjects`` are the filters of a read (option
-    subjects; empty for none, None for any), the subjects of the rows of a write (wildcards
-    allowed), or keys of a bucket and filters of keys (None and empty for all). ``dead_letter`` and
-    ``inbox_prefix`` are options, ``prefix`` is that of the JetStream API with options apiPrefix and
-    domain.
+    ``stream`` and ``durable`` are ``*`` for any. ``subjects`` depends on the purpose:
+
+    - the filters of a read (option subjects); empty for none, None for any
+    - the subjects of the rows of a write; wildcards are allowed
+    - keys of a bucket and filters of keys; None and empty for all
+
+    ``dead_letter`` and ``inbox_prefix`` are options. ``prefix`` is the prefix of the JetStream API
+    with options apiPrefix and domain.
 
     Raises `ValueError` when the purpose is unknown, or needs a bucket or subjects.
     """
@@ -677,8 +680,8 @@ def needed(
 def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
     """Return the permissions of several sets in order, without those that another one covers.
 
-    A permission that covers others is needed when one of them is: one that is not optional, if
-    there is one, and among those one that is needed in any case.
+    A permission that covers others is needed when one of them is. It takes the place of one that is
+    not optional, if any, and first of one that is needed in any case.
     """
     # Equal lines once, in their order: a set would shuffle them.
     lines = list(dict.fromkeys(itertools.chain.from_iterable(sets)))

@@ -77,7 +77,7 @@ _TASKS = ("minPartitions", "maxMessagesPerPartition")
 
 
 class Dataset(NamedTuple):
-    """What a query reads, as far as the other options depend on it.
+    """The dataset of a query, as far as the other options depend on it.
 
     ``columns`` are those of its messages. ``option`` is the name by which errors speak of it.
     ``refused`` are the options that mean nothing for it, with the alternative or the reason.
@@ -119,13 +119,14 @@ Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
 
 
 class SourceOptions(SideOptions):
-    """What to read, from where to where, and in what portions.
+    """The dataset of a query, the positions to read from and to, and the size of portions.
 
-    ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for
-    each of ``streams`` (or for the bucket) and sorted by name: the first sequence to read, and the
-    first not to read. ``subjects`` is empty when nothing is filtered. Just one of ``streams``,
-    ``bucket``, ``object_bucket`` and ``dead_letters_of`` is set, and `read_streams` are the streams
-    of any of them; or else the streams are found on the server, by ``stream_pattern``,
+    ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs: the first
+    sequence to read, and the first not to read. There is a pair for each of ``streams`` (or for the
+    bucket), sorted by name. ``subjects`` is empty when nothing is filtered.
+
+    Just one of ``streams``, ``bucket``, ``object_bucket`` and ``dead_letters_of`` is set, and
+    `read_streams` are its streams. Otherwise the server finds the streams, by ``stream_pattern``,
     ``stream_metadata`` or both.
     """
 
