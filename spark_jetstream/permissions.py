@@ -127,8 +127,8 @@ _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
         *_LOOK_AT_STREAMS,
         _NeededSubject(jsapi.CONSUMER_NAMES, "consumers.names"),
         _NeededSubject(jsapi.CONSUMER_LIST, "consumers.infos, lag"),
-        _NeededSubject(jsapi.CONSUMER_INFO, "consumers.load, replicas, plan"),
-        _NeededSubject(jsapi.MESSAGE_GET, "lag with ages"),
+        _NeededSubject(jsapi.CONSUMER_INFO, "consumers.load, handover, replicas, plan"),
+        _NeededSubject(jsapi.MESSAGE_GET, "lag with ages, consumers.handover"),
     ),
     "admin-streams": (
         *_LOOK_AT_STREAMS,
@@ -251,6 +251,13 @@ def _creating(names: Names, consumer: str, why: str, cases: tuple[str, str] = _C
     without_filter, with_filter = cases
     yield Permission(create(()), why, without_filter)
     yield Permission(create((">",)), why, with_filter)
+
+
+def starting_consumer(names: Names) -> Lines:
+    yield Permission(
+        names.api(jsapi.CONSUMER_INFO, consumer=names.durable),
+        "what the consumer has acknowledged, until the query has a checkpoint",
+    )
 
 
 # A server since 2.14 moves the consumer by CONSUMER.RESET. An older one has no such request, so the
@@ -579,6 +586,10 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
         "keep a query's position (durable) on a work queue, beside reading it",
         durable_queue,
     ),
+    "starting-consumer": (
+        "begin after what a consumer has acknowledged (startingConsumer), beside reading the stream",
+        starting_consumer,
+    ),
     "dead-letters-read": (
         "read what consumers of a stream gave up (deadLettersOf)",
         dead_letters_read,
@@ -645,10 +656,11 @@ def needed(
 ) -> tuple[Permission, ...]:
     """Return the least permissions for one of `PURPOSES`, none twice.
 
-    The purposes durable, durable-queue and find-streams have only what they need beside read or
-    read-direct; `merged` combines sets.
+    The purposes durable, durable-queue, starting-consumer and find-streams have only what they need
+    beside read or read-direct; `merged` combines sets.
 
-    ``stream`` and ``durable`` are ``*`` for any. ``subjects`` depends on the purpose:
+    ``stream`` and ``durable`` are ``*`` for any. ``durable`` is the consumer of option durable or of
+    startingConsumer. ``subjects`` depends on the purpose:
 
     - the filters of a read (option subjects); empty for none, None for any
     - the subjects of the rows of a write; wildcards are allowed

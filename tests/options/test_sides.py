@@ -20,6 +20,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.names import (
     CommaList,
+    ConsumerNames,
     Identifier,
     KeyFilter,
     Name,
@@ -99,6 +100,7 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "subjects": ("a.*,b.>", {}, ("a.*", "b.>")),
     "startingOffsets": ('{"ORDERS": 1001}', {}, (("ORDERS", 1001),)),
     "startingTimestamp": ("2026-03-01T12:00:00Z", {}, 1_772_366_400_000_000_000),
+    "startingConsumer": ('{"ORDERS": "billing"}', {}, (("ORDERS", "billing"),)),
     "endingOffsets": ('{"ORDERS": 2001}', {}, (("ORDERS", 2001),)),
     "endingTimestamp": ("1772366400000", {}, 1_772_366_400_000_000_000),
     "failOnDataLoss": ("false", {}, False),
@@ -565,6 +567,32 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         "option contentOff has no meaning without objectBucket",
     ),
     (STREAM, {"pathGlobFilter": "*"}, "pathGlobFilter", "no meaning without objectBucket"),
+    # a consumer to begin after
+    *(
+        (STREAM, {"startingConsumer": text}, "startingConsumer", why)
+        for text, why in (
+            ("a.b", "must be the name of one consumer, without blanks, dots"),
+            ("a,b", "must name one consumer, not a list"),
+            ("{", "is not valid JSON"),
+            ("{}", "names no stream in its JSON"),
+            ('{"ORDERS": 5}', 'for stream "ORDERS" must be the name of one consumer'),
+            ('{"ORDERS": "a b"}', 'for stream "ORDERS" must be the name of one consumer'),
+            ('{"ORDERS": "a", "ORDERS": "b"}', 'names "ORDERS" twice'),
+            ('{"OTHER": "a"}', 'names stream "OTHER", which option stream does not'),
+        )
+    ),
+    (
+        STREAM,
+        {"stream": "A,B", "startingConsumer": '{"A": "a"}'},
+        "startingConsumer",
+        'gives no consumer for stream "B"',
+    ),
+    (
+        BATCH,
+        {"counters": "true", "startingConsumer": "a"},
+        "startingConsumer",
+        "a batch with counters, which is read as a whole",
+    ),
     # streams that are found
     (STREAM, {**NONE, "streamMetadata": "team"}, "streamMetadata", "must be key=value"),
     (
@@ -870,6 +898,7 @@ WRONG: dict[type[Kind], tuple[str, str]] = {
     PublishSubject: ("a..b", '"a..b"'),
     NamePattern: ("[a", '"[a"'),
     Positions: ("first", '"first"'),
+    ConsumerNames: ("a b", '"a b"'),
 }
 WRONG_ELEMENTS: dict[type[Kind], tuple[str, str]] = {
     Name: (
