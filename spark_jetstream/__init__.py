@@ -1,7 +1,7 @@
 """NATS JetStream for Apache Spark: `spark.readStream.format("jetstream")`, `df.writeStream.format("jetstream")`.
 
 Where this package is installed, Spark 4 finds the format by itself (through the module
-`pyspark_jetstream`), also over Spark Connect if the server has it; `register(spark)` makes it known
+`pyspark_jetstream`), also over Spark Connect if the server has it. `register(spark)` makes it known
 by hand, as on Databricks.
 """
 

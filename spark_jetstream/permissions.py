@@ -79,7 +79,7 @@ Lines = Iterator[Permission]
 
 
 class _NeededSubject(NamedTuple):
-    """What a purpose publishes to, and for which of its uses."""
+    """A subject that a purpose publishes to, and the use that needs it."""
 
     subject: Endpoint | str
     """An endpoint of the API, or a subject with the placeholder ``{stream}``."""
@@ -127,8 +127,8 @@ _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
         *_LOOK_AT_STREAMS,
         _NeededSubject(jsapi.CONSUMER_NAMES, "consumers.names"),
         _NeededSubject(jsapi.CONSUMER_LIST, "consumers.infos, lag"),
-        _NeededSubject(jsapi.CONSUMER_INFO, "consumers.load, replicas, plan"),
-        _NeededSubject(jsapi.MESSAGE_GET, "lag with ages"),
+        _NeededSubject(jsapi.CONSUMER_INFO, "consumers.load, handover, replicas, plan"),
+        _NeededSubject(jsapi.MESSAGE_GET, "lag with ages, consumers.handover"),
     ),
     "admin-streams": (
         *_LOOK_AT_STREAMS,
@@ -251,6 +251,13 @@ def _creating(names: Names, consumer: str, why: str, cases: tuple[str, str] = _C
     without_filter, with_filter = cases
     yield Permission(create(()), why, without_filter)
     yield Permission(create((">",)), why, with_filter)
+
+
+def starting_consumer(names: Names) -> Lines:
+    yield Permission(
+        names.api(jsapi.CONSUMER_INFO, consumer=names.durable),
+        "what the consumer has acknowledged, until the query has a checkpoint",
+    )
 
 
 # A server since 2.14 moves the consumer by CONSUMER.RESET. An older one has no such request, so the
@@ -579,6 +586,10 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
         "keep a query's position (durable) on a work queue, beside reading it",
         durable_queue,
     ),
+    "starting-consumer": (
+        "begin after what a consumer has acknowledged (startingConsumer), beside reading the stream",
+        starting_consumer,
+    ),
     "dead-letters-read": (
         "read what consumers of a stream gave up (deadLettersOf)",
         dead_letters_read,
@@ -645,14 +656,18 @@ def needed(
 ) -> tuple[Permission, ...]:
     """Return the least permissions for one of `PURPOSES`, none twice.
 
-    The purposes durable, durable-queue and find-streams have only what they need beside read or
-    read-direct; `merged` combines sets.
+    The purposes durable, durable-queue, starting-consumer and find-streams have only what they need
+    beside read or read-direct; `merged` combines sets.
 
-    ``stream`` and ``durable`` are ``*`` for any. ``subjects`` are the filters of a read (option
-    subjects; empty for none, None for any), the subjects of the rows of a write (wildcards
-    allowed), or keys of a bucket and filters of keys (None and empty for all). ``dead_letter`` and
-    ``inbox_prefix`` are options, ``prefix`` is that of the JetStream API with options apiPrefix and
-    domain.
+    ``stream`` and ``durable`` are ``*`` for any. ``durable`` is the consumer of option durable or of
+    startingConsumer. ``subjects`` depends on the purpose:
+
+    - the filters of a read (option subjects); empty for none, None for any
+    - the subjects of the rows of a write; wildcards are allowed
+    - keys of a bucket and filters of keys; None and empty for all
+
+    ``dead_letter`` and ``inbox_prefix`` are options. ``prefix`` is the prefix of the JetStream API
+    with options apiPrefix and domain.
 
     Raises `ValueError` when the purpose is unknown, or needs a bucket or subjects.
     """
@@ -677,8 +692,8 @@ def needed(
 def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
     """Return the permissions of several sets in order, without those that another one covers.
 
-    A permission that covers others is needed when one of them is: one that is not optional, if
-    there is one, and among those one that is needed in any case.
+    A permission that covers others is needed when one of them is. It takes the place of one that is
+    not optional, if any, and first of one that is needed in any case.
     """
     # Equal lines once, in their order: a set would shuffle them.
     lines = list(dict.fromkeys(itertools.chain.from_iterable(sets)))

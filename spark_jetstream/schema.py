@@ -1,8 +1,8 @@
 """The only lists of columns: of streams, counters, dead letters and buckets.
 
 The Arrow types are those that Spark derives from the same columns
-(`pyspark.sql.pandas.types.to_arrow_schema` with time zone UTC), because the first batch that a
-reader yields must equal that schema in names, types and nullability. All columns are nullable
+(`pyspark.sql.pandas.types.to_arrow_schema` with time zone UTC). The first batch that a reader
+yields must equal that schema in names, types and nullability. All columns are nullable
 unless a user's schema says otherwise. Nothing here imports pyspark.
 """
 

@@ -1,4 +1,4 @@
-"""What the connector finds in the Spark process that it runs in, and does to it."""
+"""The Spark process in which the connector runs: what it offers, and how the connector adapts it."""
 
 from __future__ import annotations
 

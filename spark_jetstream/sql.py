@@ -87,8 +87,8 @@ def attach(
 
     ``streams`` is a pattern of streams' names with ``*``, ``?``, ``[a-z]`` and ``{a,b}``; the
     stream of a bucket B is KV_B or OBJ_B. A view has the columns of a message and one for each
-    field of the JSON objects among the last ``sample`` messages (`schema_of`); that of a bucket
-    reads it as it is now. ``options`` are those of `JetStreamAdmin`, which looks at the streams in
+    field of the JSON objects among the last ``sample`` messages (`schema_of`). The view of a bucket
+    reads its present state. ``options`` are those of `JetStreamAdmin`, which looks at the streams in
     this process; the views read with the same options.
 
     Call it again to read newer messages: Spark plans a view once, at its first use. That also makes
@@ -100,10 +100,10 @@ def attach(
 
     Raises:
         ImportError: This Spark is from before 4.0, which has no Python data sources.
-        OptionError: Two streams would have the same view, or a table or view has the name that this
-            function did not make for the same stream and account (servers, API prefix, user). All
-            views are as they were.
-        StreamNotFound: ``streams`` is a name, and there is neither such a stream nor a view of it.
+        OptionError: Two streams would have the same view, or the name is that of another table or
+            view. A view that this function made for the same stream and account (servers, API
+            prefix, user) is replaced. All views are as they were.
+        StreamNotFound: ``streams`` is the name of no stream, and no view has it.
         JetStreamError: What `Streams.infos` and `Messages.read` raise.
     """
     refuse_spark_3()

@@ -1,4 +1,4 @@
-"""What the connector does to the Spark process that it runs in."""
+"""Effects of the connector on the Spark process that it runs in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_jetstream import spark_process
 from spark_jetstream.spark_process import ease_next_tasks, first_time
 from tests.support.jobs import run_python
 
-#: What pyspark-client lacks of pyspark; `make matrix` runs it.
+#: The names that pyspark-client lacks of pyspark; `make matrix` runs it.
 THIN_CLIENT = """
 import pyspark
 del pyspark.SparkFiles
@@ -32,7 +32,7 @@ def test_the_thin_client_of_spark_connect() -> None:
     run_python("-c", THIN_CLIENT)
 
 
-#: What is logged in a Spark process by one of its modules, once a reader or a writer was made.
+#: Logs a warning of one module in a Spark process, once a reader or a writer was made.
 LOGGING = """
 import logging, sys
 sys.stderr = sys.stdout
@@ -47,7 +47,7 @@ log.warning("that is %s", "odd")
 """
 
 
-def test_what_is_logged_in_a_spark_process_has_the_form_of_sparks_own_lines() -> None:
+def test_log_lines_in_a_spark_process_have_sparks_own_form() -> None:
     time = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
     said = run_python("-c", LOGGING.format(before=""))
     assert re.fullmatch(rf"{time} WARN spark_jetstream\.source\.positions: that is odd\n", said), (
@@ -153,7 +153,7 @@ def test_a_worker_of_spark_acknowledges_at_once(spark: SparkSession) -> None:
     assert [row.added for row in rows] == [1]
 
 
-def test_what_is_said_once_in_an_application(
+def test_first_time_is_true_once_in_an_application(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def process() -> list[bool]:

@@ -14,7 +14,7 @@ from tests.support.project import ROOT
 
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
-#: What a job may do beside reading the repository.
+#: The permissions of a job beside reading the repository.
 RIGHTS = {
     ("docs", "deploy"): {"pages": "write", "id-token": "write"},
     ("release", "attest"): {"id-token": "write", "attestations": "write"},
@@ -68,7 +68,7 @@ def test_files_are_published_after_they_were_audited_and_attested() -> None:
     assert jobs["publish"]["needs"] == "attest"
 
 
-def test_what_workflows_and_pages_run_exists() -> None:
+def test_workflows_and_pages_run_only_commands_that_exist() -> None:
     listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     made = set(re.findall(r"^  make (\S+)", listed, re.MULTILINE))
     steps = [

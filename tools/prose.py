@@ -35,8 +35,14 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _CODE = re.compile(r"``.+?``|`[^`]+`")
 _BULLET = re.compile(r"^\s*([-*+]|\d+\.)\s+")
-#: An abbreviation such as "e.g." is followed by a small letter.
-_END = re.compile(r"(?<=[.!?])[)*_\"]*\s+(?=[A-Z`\"(*\[])")
+#: An abbreviation such as "e.g." is followed by a small letter, and so is no end of a sentence. The
+#: names of some programs begin with one.
+_END = re.compile(
+    r"(?<=[.!?])[)*_\"]*\s+(?=[A-Z`\"(*\[]|nats-|spark-|pip |py(?:spark|arrow|test)|numpy)"
+)
+#: An argument or an error in a docstring.
+_ENTRY = re.compile(r"^ +`{0,2}\w+`{0,2}: ")
+_TREE = re.compile(r"[├└│]")
 
 
 class Fault(NamedTuple):
@@ -66,7 +72,7 @@ def docstring_faults(source: str) -> Iterator[Fault]:
         if not isinstance(node, nodes) or ast.get_docstring(node) is None:
             continue
         docstring = node.body[0]
-        # A line that only ends in a colon, as "Raises:", begins a list of an argument each.
+        # A line such as "Raises:" is the heading of a list.
         text = re.sub(r"^ *\w+:$", "", ast.get_docstring(node) or "", flags=re.MULTILINE)
         for fault in faults(text):
             yield fault._replace(line=docstring.lineno + fault.line - 1)
@@ -79,8 +85,9 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
     first, lines = 0, list[str]()
     for number, line in enumerate([*text.split("\n"), ""], 1):
         bare = line.strip()
-        apart = not bare or bare.startswith(("#", "|", "==="))
-        if lines and (apart or _BULLET.match(line)):
+        apart = not bare or bare.startswith(("#", "|", "===")) or _TREE.search(bare) is not None
+        begins = _BULLET.match(line) or _ENTRY.match(line)
+        if lines and (apart or begins):
             yield first, " ".join(lines)
             lines = []
         if bare.startswith("|"):

@@ -298,7 +298,7 @@ class Api:
         """
         actual = self.level()
         # An old server would leave the request unanswered, or ignore a field without an error
-        # (`test_what_an_old_server_lacks_is_said_at_once`).
+        # (`test_a_request_that_an_old_server_lacks_fails_without_being_sent`).
         if actual is not None and actual < level:
             needed_version = f"nats-server {LEVELS[level]} or newer (API level {level})"
             raise JetStreamError(

@@ -353,7 +353,7 @@ def already_exists(error: ApiError) -> bool:
 def confirm(wanted: Model, actual: Model, done: str, *, given_only: bool = False) -> None:
     """Raise `JetStreamError` when the server left out a part of a configuration."""
     # A server before 2.12 drops fields that it does not know, without an error
-    # (`test_what_a_server_leaves_out_is_said`).
+    # (`test_a_setting_that_the_server_drops_is_an_error_that_names_it`).
     changes = differences(wanted, actual, given_only=given_only)
     # The server chooses the name of a consumer that has none.
     lost = [str(change) for change in changes if change.field != "name" or change.wanted]

@@ -256,7 +256,7 @@ class Draft:
             else:
                 self._complete_folder(others)
             # Another program may have made it while the data was received
-            # (`test_what_is_there_is_never_overwritten`).
+            # (`test_a_backup_never_overwrites_existing_files`).
             _refuse_existing(self.target)
             self._temporary.rename(self.target)
 
@@ -421,7 +421,8 @@ def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     """Open the description, the data and the manifest, each None if it is missing."""
     if source.is_dir():
         return [_folder_file(source, names, stack) for names in NAMES]
-    # To open a FIFO would wait for ever (`test_what_is_no_file_is_refused_and_not_waited_for`).
+    # To open a FIFO would wait for ever
+    # (`test_opening_a_backup_refuses_special_files_without_waiting`).
     if not stat.S_ISREG(source.stat().st_mode):
         raise BackupError(f"cannot read the backup {source}: it is neither a directory nor a file")
     file = stack.enter_context(_TarSource(source))

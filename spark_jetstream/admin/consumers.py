@@ -25,10 +25,13 @@ from spark_jetstream.admin.deliveries import (
     DeliveryTimes,
     Receiver,
 )
+from spark_jetstream.admin.lag import first_from
+from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.asked import changed, named, parse_user
 from spark_jetstream.admin.models.changes import Difference
 from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
+    ConsumerHandover,
     ConsumerInfo,
     ConsumerNamesPage,
     ConsumerPage,
@@ -53,6 +56,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.options.values import Seconds
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
+from spark_jetstream.protocol.handover import Handover
 from spark_jetstream.protocol.units import (
     INT64_MAX,
     Nanoseconds,
@@ -143,6 +147,36 @@ class Consumers(Balanced):
             context=context,
             stream=stream,
             consumer=name,
+        )
+
+    def handover(self, stream: str, name: str) -> ConsumerHandover:
+        """Return where a query begins that takes over from a consumer (``startingConsumer``).
+
+        The stream is asked for the first message there, once for each filter of the consumer.
+        Raises `ConsumerNotFound`, `StreamNotFound`.
+        """
+        info = self.load(stream, name)
+        at = Handover.from_reply(
+            info.model_dump(mode="json", exclude_unset=True), f"look at {_what(stream, name)}"
+        )
+        first = first_from(Messages(self._api), stream, at.filters, at.first)
+        return ConsumerHandover(
+            stream=stream,
+            consumer=name,
+            ack_policy=at.ack_policy,
+            filters=info.config.filters,
+            first_sequence=at.first,
+            first_message=None if first is None else first.seq,
+            first_time=None if first is None else first.time,
+            messages=at.again + at.waiting,
+            ack_floor=at.floor,
+            delivered=at.delivered,
+            read_again=at.again,
+            ack_pending=at.pending,
+            acknowledged=at.settled,
+            not_delivered=at.waiting,
+            active=at.active,
+            paused=info.paused,
         )
 
     def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:

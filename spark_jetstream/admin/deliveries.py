@@ -152,7 +152,8 @@ class Receiver:
     def _delivered(self, frame: Frames, config: ConsumerConfig) -> DeliveredMessage | None:
         """Return the message in a frame; None if it is a status."""
         # Anybody may publish at the deliver_subject, and a message without the subject of an
-        # acknowledgement is not the consumer's (`test_what_others_publish_there`).
+        # acknowledgement is not the consumer's
+        # (`test_messages_that_others_publish_to_the_deliver_subject_are_ignored`).
         if not frame.reply_subject(0).startswith(ack_subject.PREFIX):
             return None
         (message,) = delivered_messages(frame, self.part.stream)

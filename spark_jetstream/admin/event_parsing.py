@@ -44,7 +44,7 @@ def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event
         model = EVENT_TYPES.get(kind, Event) if isinstance(kind, str) else Event
         event = model.from_server(body, f"read an event on {subject}")
     # Any client may publish at these subjects, and no message may end a watch
-    # (`test_what_is_no_event_does_not_end_a_watch`).
+    # (`test_malformed_event_data_does_not_end_a_watch`).
     except (ValueError, ProtocolError) as error:
         # The text of a `ValueError` of `json_object` lacks its subject.
         reason = f"it {error}" if isinstance(error, ValueError) else str(error)

@@ -513,7 +513,7 @@ class Bucket:
         except ApiError as error:
             raise self._refusal(error, key, headers, context) from None
         # Another stream, or one of another domain, may capture the subject, too
-        # (`test_what_another_stream_stores_is_no_success`).
+        # (`test_a_put_that_another_stream_stores_is_an_error`).
         check_place(ack, origin.api_prefix or connection.prefix, context, origin.stream)
         if ack.duplicate or not ack.seq:
             raise JetStreamError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from spark_jetstream.admin.messages import Messages
@@ -98,16 +98,25 @@ def oldest_waiting(messages: Messages, info: ConsumerInfo) -> Timestamp | None:
     # given up.
     behind = info.ack_floor if info.num_ack_pending else info.delivered
     first = behind.stream_seq + 1
-    oldest: list[StoredMessage] = []
+    oldest = first_from(messages, info.stream_name, info.config.filters, first)
+    return None if oldest is None else oldest.time
+
+
+def first_from(
+    messages: Messages, stream: str, filters: Iterable[str], sequence: int
+) -> StoredMessage | None:
+    """Return the first message from a sequence on that matches one of the filters, if there is one.
+
+    Sends a request for each filter; without any, all messages match.
+    """
+    found: list[StoredMessage] = []
     # STREAM.MSG.GET takes one filter, so each filter is a question (`next_by_subj`).
-    for subject in info.config.filters or (">",):
+    for subject in tuple(filters) or (">",):
         # A stream that was deleted meanwhile must not end the list of the other consumers' lags
         # (`test_lag_of_streams_that_go_meanwhile`).
         with contextlib.suppress(MessageNotFound, StreamNotFound):
-            oldest.append(messages.next(info.stream_name, subject, first))
-    if not oldest:
-        return None
-    return min(oldest, key=operator.attrgetter("seq")).time
+            found.append(messages.next(stream, subject, sequence))
+    return min(found, key=operator.attrgetter("seq"), default=None)
 
 
 def origin_lags(info: StreamInfo) -> Iterator[OriginLag]:

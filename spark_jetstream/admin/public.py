@@ -42,6 +42,7 @@ from spark_jetstream.admin.models.changes import merged as merged
 from spark_jetstream.admin.models.changes import update_body as update_body
 from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER as DEFAULT_CONSUMER
 from spark_jetstream.admin.models.consumers import ConsumerConfig as ConsumerConfig
+from spark_jetstream.admin.models.consumers import ConsumerHandover as ConsumerHandover
 from spark_jetstream.admin.models.consumers import ConsumerInfo as ConsumerInfo
 from spark_jetstream.admin.models.consumers import ConsumerNamesPage as ConsumerNamesPage
 from spark_jetstream.admin.models.consumers import ConsumerPage as ConsumerPage

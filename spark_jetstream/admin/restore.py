@@ -279,7 +279,8 @@ class _Restore:
                 context=context,
                 stream=self.name,
             )
-        # The server is out of reach, or refuses (`test_what_cannot_be_taken_back_is_said`).
+        # The server is out of reach, or refuses
+        # (`test_a_failed_restore_names_the_partial_stream_that_it_cannot_delete`).
         except JetStreamError as second:
             first = str(error) or type(error).__name__
             left = f"a part of stream {self.name} may be left"

@@ -171,7 +171,8 @@ class ObjectMeta(_Fields):
             meta = cls.model_validate(body)
         except ValidationError as error:
             raise ProtocolError(f"bucket {bucket}: a meta message {_fault(body, error)}") from None
-        # Another client may leave the bucket out: test_what_other_clients_write_differently.
+        # Another client may leave the bucket out:
+        # test_metadata_keeps_unknown_fields_and_accepts_missing_ones.
         if meta.bucket:
             return meta
         return meta.model_copy(update={"bucket": bucket})

@@ -33,7 +33,12 @@ from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.deliveries import DeliveredMessage
-    from spark_jetstream.admin.models.consumers import ConsumerInfo, PriorityGroup, SequenceInfo
+    from spark_jetstream.admin.models.consumers import (
+        ConsumerHandover,
+        ConsumerInfo,
+        PriorityGroup,
+        SequenceInfo,
+    )
 
 AnyStream = Annotated[
     str | None,
@@ -93,6 +98,48 @@ def show_names(run: Run, stream: StreamName) -> None:
 def info(run: Run, stream: StreamName, name: ConsumerName) -> None:
     """Show the configuration and the state of a consumer."""
     print_consumer(run, run.admin.consumers.load(stream, name))
+
+
+@command(consumers, "handover", example="consumer handover ORDERS billing")
+def show_handover(run: Run, stream: StreamName, name: ConsumerName) -> None:
+    """Show where a query begins that takes over from a consumer (option startingConsumer).
+
+    It begins after the messages that the consumer has acknowledged without a gap. Nothing is
+    changed on the server.
+    """
+    handover = run.admin.consumers.handover(stream, name)
+    title = f"A query that takes over from consumer {name} of stream {stream}"
+    data = as_data(handover) | {"options": handover.options}
+    run.out.record(_handover(handover), data=data, title=title)
+    run.out.text("")
+    for key, value in handover.options.items():
+        run.out.text(f'.option("{key}", "{value}")')
+
+
+def _handover(handover: ConsumerHandover) -> dict[str, object]:
+    first = "none yet"
+    if handover.first_message is not None:
+        first = f"sequence {handover.first_message:,}, stored at {handover.first_time}"
+    use = "not in use"
+    if handover.active:
+        pause = f"spark-jetstream consumer pause {handover.stream} {handover.consumer} 1d"
+        use = f"in use: stop its clients, or run {pause}"
+    elif handover.paused:
+        use = "paused"
+    return {
+        "begins at": f"sequence {handover.first_sequence:,}",
+        "first message": first,
+        "messages to read": f"{handover.messages:,}",
+        "never delivered": f"{handover.not_delivered:,}",
+        "delivered, read again": f"{handover.read_again:,}",
+        "of these not acknowledged": f"{handover.ack_pending:,}",
+        "of these acknowledged": f"{handover.acknowledged:,}",
+        "ack floor": f"{handover.ack_floor:,}",
+        "last delivered": f"{handover.delivered:,}",
+        "ack policy": handover.ack_policy,
+        "filters": ", ".join(handover.filters),
+        "the consumer is": use,
+    }
 
 
 @command(consumers, "rm", example="consumer rm ORDERS billing")

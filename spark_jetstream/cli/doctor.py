@@ -75,6 +75,10 @@ def examine(
         str | None,
         consumer_option(help="Option durable; implies --for durable."),
     ] = None,
+    starting_consumer: Annotated[
+        str | None,
+        consumer_option(help="Option startingConsumer; implies --for read."),
+    ] = None,
     spark: Annotated[
         bool | None,
         Option(
@@ -112,6 +116,7 @@ def examine(
         subject,
         tuple(filters or ()),
         durable,
+        starting_consumer,
     )
     examination = Examination(run.given, os.environ, job.completed(), spark=spark)
     findings: list[tuple[str, Finding]] = []

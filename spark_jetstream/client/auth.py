@@ -122,7 +122,7 @@ def connect_arguments(
 def login_fields(arguments: Mapping[str, Any], nonce: str | None) -> dict[str, str]:
     """Return the fields of CONNECT for a JWT or a key, with the signature of the server's nonce.
 
-    There are none without a nonce, which a server sends that wants such a login.
+    A server that asks for this login sends a nonce. Without one there are no fields.
     """
     credentials: Credentials | None = arguments.get("user_credentials")
     seed: str | None = arguments.get("nkeys_seed_str")

@@ -150,8 +150,8 @@ class Greeting:
         """Return the server's answer to CONNECT and PING, PONG or -ERR, as nats-py may read it.
 
         A server that needs more than two seconds for a login (an authorization callout, load) sends
-        its own first PING before that, and a server may send INFO at any time. Raises `NotNats` for
-        a line that does not belong there, and `TimeoutError` without an answer within `seconds`.
+        its own first PING before that. A server may send INFO at any time. Raises `NotNats` for a
+        line that does not belong there, and `TimeoutError` without an answer within `seconds`.
         """
         try:
             return await asyncio.wait_for(self._answer(readline), seconds)

@@ -104,7 +104,7 @@ class Inbox:
         """Wait until the connection is up, and send over that one from now on.
 
         Frames without an answer may be stored or not, unless the connection was never cut. `get`
-        still returns answers that came before the cut. Raises `ConnectionFailed` if the connection
+        still returns answers received before the cut. Raises `ConnectionFailed` if the connection
         does not come back within `patience` seconds, and at once if it was closed for good
         (`Connection.usable` is false).
         """
@@ -124,10 +124,14 @@ class Inbox:
     ) -> Frames | Status | ApiReply | None:
         """Return the next run of messages or status, or the reply to the request with `token`.
 
-        None if nothing comes within `timeout` seconds. Raises `ProtocolError` if the server sent
-        too much; `ConsumerLost` for a reply to another request, and after a cut (`REPLIES`:
-        `ConnectionFailed`); and `PermissionDenied` for a request (`REPLIES`: for any publish of the
-        connection, with `subject` in lower case).
+        None if nothing arrives within `timeout` seconds.
+
+        Raises:
+            ProtocolError: The server sent too much.
+            ConsumerLost: The reply is that of another request, or the connection was cut.
+            ConnectionFailed: The connection of an inbox for `REPLIES` was cut.
+            PermissionDenied: The account may not send the request. An inbox for `REPLIES` raises it
+                for any publish of the connection, with `subject` in lower case.
         """
         try:
             event, size = self._events.get(timeout > 0, timeout)
@@ -143,11 +147,11 @@ class Inbox:
         return event
 
     def expect(self, most_bytes: int) -> None:
-        """Let as many more bytes wait here: the reader asks for so many at a time."""
+        """Let `most_bytes` more wait here, since the reader asks for them in one request."""
         self._most_bytes = self._limits.inbox + most_bytes
 
     def close(self) -> None:
-        """Unsubscribe. What comes later is dropped."""
+        """Unsubscribe, and drop all that arrives later."""
         self._registry.loop.soon(self._registry.remove, self)
 
     def __enter__(self: _Own) -> _Own:

@@ -25,7 +25,7 @@ class Loop:
         )  # what `start` began and has not ended: asyncio keeps none alive
 
     def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
-        """Return what `work` returns. Raises `ConnectionFailed` after so many seconds."""
+        """Return what `work` returns. Raises `ConnectionFailed` after `seconds`."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("this connection's own thread must not wait for it")
@@ -47,6 +47,6 @@ class Loop:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, seconds: float) -> None:
-        """On the loop's thread: wait at most so many seconds for the end of what has begun."""
+        """On the loop's thread: wait at most `seconds` until started tasks have ended."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=seconds)

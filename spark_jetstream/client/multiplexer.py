@@ -91,7 +91,7 @@ class Multiplexer:
 
     @staticmethod
     def _payload(answer: _Response | JetStreamError, subject: str, context: str) -> bytes:
-        """Return the payload of a reply, or raise what came in its place."""
+        """Return the payload of a reply, or raise the error received in its place."""
         if isinstance(answer, PermissionDenied):
             raise PermissionDenied(f"cannot {context}: {answer}", subject=answer.subject)
         if isinstance(answer, JetStreamError):

@@ -45,7 +45,7 @@ def connect(
     """The process's connection for these options, opened if need be.
 
     Waits up to `patience` seconds (`connect_timeout` if None) for one that was lost, and at least
-    `connect_timeout` for a new one: a job, and a program, ride out the start of a server. Unless
+    `connect_timeout` for a new one. So a job and a program outlast the start of a server. Unless
     servers may be `starting`, it does not wait for a new one once the ports of all have refused
     (`connect_at_once`). `find_file` says where on this node a file named by an option is. Raises
     `ConnectionFailed`, `AuthenticationFailed`, `OptionError`.

@@ -1,4 +1,4 @@
-"""The subscriptions of a connection: their numbers on the wire, and who receives what comes."""
+"""The subscriptions of a connection: their numbers on the wire, and their subscribers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Event = Frames | Status | ApiReply | JetStreamError
 
 
 class Carries(enum.Enum):
-    """What comes to a subscription, and how it is read."""
+    """The kinds of messages of a subscription, and the form in which each is delivered."""
 
     ANSWERS = (
         "messages of consumers as `Frames`; those without a reply subject as `Status`, or as "
@@ -27,7 +27,7 @@ class Carries(enum.Enum):
 
 
 class Subscriber(Protocol):
-    """Who has a subscription. All methods are called on the loop's thread."""
+    """Receives the messages of a subscription. All methods are called on the loop's thread."""
 
     carries: Carries
     exclusive: bool
@@ -36,7 +36,7 @@ class Subscriber(Protocol):
     """Seconds between two reads of the connection; 0 for no wish."""
 
     def put(self, event: Event) -> None:
-        """Receive what has come."""
+        """Receive an event."""
 
     def put_cut(self, message: str) -> None:
         """Hear that the connection was cut."""
@@ -72,7 +72,7 @@ class Registry:
         self.add(subscriber, subject, group)
 
     def add(self, subscriber: Subscriber, subject: str, group: str = "") -> None:
-        """Let a subscriber have what comes at a subject, or its share in a queue group.
+        """Deliver the messages at a subject to a subscriber, or its share of a queue group's.
 
         While the connection is down, the next login subscribes. Raises `ConnectionFailed`.
         """

@@ -33,9 +33,9 @@ class Requests:
     """Requests to one server, each retried for `retry_timeout` seconds.
 
     An error that may pass (a connection that was cut, no reply, an election) is retried with
-    pauses; any other error is raised at once. `first` has the seconds for requests until one
-    succeeds, None if they are no fewer: a server that was never reached is more likely the wrong
-    one than one that restarts.
+    pauses; any other error is raised at once. `first` limits the seconds for retries until one
+    request succeeds, None for no other limit. A server that was never reached is more likely the
+    wrong one than one that restarts.
     """
 
     connect: Connect
@@ -153,7 +153,7 @@ def settled_info(connection: Connection, name: str, context: str) -> StreamSumma
 def info_of(connection: Connection, name: str, created: str | None, context: str) -> StreamSummary:
     """Return the state of the stream that was created at that time, as `stream_info` does.
 
-    Return another stream, or raise `StreamNotFound`, only after a second look, by `settled_info`.
+    Return another stream, or raise `StreamNotFound`, only after a second request (`settled_info`).
     `created` is None where the time is not known: then a leader that a majority follows is believed
     at once.
     """

@@ -1,4 +1,4 @@
-"""What the server of a connection says of itself."""
+"""The description that a server gives of itself, its INFO, and later changes to it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ServerState:
         return major, minor, patch
 
     def greet(self, info: Mapping[str, Any]) -> None:
-        """Note the first INFO of a connection, in place of those of an earlier connection."""
+        """Take the first INFO of a connection, and forget the INFO of an earlier connection."""
         self.info = {}
         self.learn(info)
 
     def learn(self, info: Mapping[str, Any]) -> None:
-        """Note the fields of an INFO: the limit of the account or user follows the login."""
+        """Take the fields of an INFO: the limit of the account or user follows the login."""
         self.info = {**self.info, **info}
         self.most_bytes = min(self.most_bytes, self.info["max_payload"])
 

@@ -1,4 +1,4 @@
-"""What a connection receives without copying it, and a protocol of asyncio that does."""
+"""Receives the bytes of a connection into a buffer, without copies, by a protocol of asyncio."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SocketReader:
         self._paused = False  # whether the source is
 
     def came(self, count: int) -> None:
-        """Note that so many bytes have come into the room of `incoming`."""
+        """Take `count` bytes that the transport has put into the room of `incoming`."""
         self.incoming.filled(count)
         if self.incoming.ready:
             self._news.set()
@@ -105,7 +105,7 @@ class SocketProtocol(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
         return self.reader.incoming.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Note that so many bytes have come."""
+        """Take the bytes that the transport has received."""
         self.reader.came(nbytes)
 
     def eof_received(self) -> bool:

@@ -159,7 +159,7 @@ class Listener(Subscribed):
             )
 
     def close(self) -> None:
-        """Unsubscribe. The reader still gets the messages that came before, then None."""
+        """Unsubscribe. The reader still gets the messages received before, then None."""
         super().close()
         self._waiting.put(None)
 

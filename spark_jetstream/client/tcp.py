@@ -25,9 +25,9 @@ PLAIN = f"the server does not begin with TLS, which {advice.TLS_FIRST} or a wss:
 class TcpWire(Wire):
     """Receives in place: reads of 32 KiB, as those of nats-py, cost five times the CPU.
 
-    With a `tls://` URL or an option for TLS it sends nothing before the connection is encrypted:
-    nats-py would send credentials in plain text if the server did not ask for TLS. It waits so many
-    seconds between two reads as `pace` returns.
+    With a `tls://` URL or an option for TLS it sends nothing before the connection is encrypted.
+    nats-py would send credentials in plain text if the server did not ask for TLS. `pace` returns
+    the seconds between two reads.
     """
 
     def __init__(

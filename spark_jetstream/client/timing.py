@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Timing:
     """All fields are seconds, except for `attempt_share` and `unanswered_pings`.
 
-    Times that a user chooses are fields of `ConnectionOptions`, and of those of source and sink.
+    Users choose the other times, with options (`ConnectionOptions`, `SourceOptions`, `SinkOptions`).
     """
 
     # Logging in

@@ -2,8 +2,8 @@
 
 nats-py uses a transport to open a connection, to log in, and to end it. It sends CONNECT and PING
 itself. Everything else passes it by: a task of the wire reads the messages, answers pings, and
-hears of errors. nats-py reads only the answers to its own pings, and in the end why the connection
-ended: after an `OSError` or nats-py's `ProtocolError` it connects again.
+hears of errors. nats-py reads only the answers to its own pings, and the reason for the end of the
+connection. After an `OSError` or nats-py's `ProtocolError` it connects again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CONNECT = b"CONNECT "
 
 
 class Owner(Protocol):
-    """What a wire tells the login that it belongs to, and asks of it."""
+    """The login of a wire, which the wire informs and asks."""
 
     timing: Timing
 
@@ -72,7 +72,7 @@ class Owner(Protocol):
 
 
 class _ForLibrary:
-    """What nats-py reads of one connection."""
+    """The lines and errors that nats-py reads of one connection."""
 
     def __init__(self) -> None:
         self._said: asyncio.Queue[bytes | Exception] = asyncio.Queue()
@@ -104,8 +104,8 @@ class _ForLibrary:
 class Wire(Transport):
     """A wire serves one connection after the other. On the event loop's thread.
 
-    `most` is the time in seconds for an attempt to connect and to log in, `patience` that for the
-    greeting of a server. nats-py gives up later, and cannot say why.
+    `most` is the time in seconds for an attempt to connect and to log in, `patience` the time for
+    the greeting of a server. nats-py gives up later, and cannot say why.
     """
 
     most: float = math.inf
@@ -297,7 +297,7 @@ class Wire(Transport):
             library.end()
 
     def _handle(self, events: list[Event]) -> str:
-        """Handle what came in one read; return the error for which the connection ends, or ""."""
+        """Handle the events of one read; return the error for which the connection ends, or ""."""
         pinged, refused = False, ""
         for event in events:
             if not isinstance(event, bytes):

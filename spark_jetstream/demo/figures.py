@@ -48,7 +48,7 @@ LATE_FLIGHTS = (
 
 @dataclass(frozen=True)
 class Load:
-    """What was written: messages, payload bytes, and the seconds of the write."""
+    """The size of a write: messages, payload bytes, and the seconds of the write."""
 
     messages: int
     payload_bytes: int

@@ -86,7 +86,7 @@ class _CtrlC:
         self._came = False
 
     def release(self) -> None:
-        """Raise `KeyboardInterrupt` if Ctrl-C came before, and whenever it comes from now on."""
+        """Raise `KeyboardInterrupt` if the user has pressed Ctrl-C, or presses it from now on."""
         # PySpark's own handler calls the JVM in the middle of another call, which breaks both.
         # Set again, because the start of Spark has set another one.
         signal.signal(signal.SIGINT, self._handle)

@@ -57,8 +57,8 @@ class DemoFailed(JetStreamError):
 def run(messages: int | None = None, *, as_json: bool = False, picture: Path | None = None) -> int:
     """Run the whole demo and print its results.
 
-    Return 0 when Spark and pandas agree, 1 when they differ. ``messages`` loads only the first so
-    many flights. ``picture`` gets tables and results as SVG. Raises `DemoFailed`, `JavaNotFound`,
+    Return 0 when Spark and pandas agree, 1 when they differ. ``messages`` limits the number of
+    flights. ``picture`` gets tables and results as SVG. Raises `DemoFailed`, `JavaNotFound`,
     `ServerStartError`, and `OSError` for a picture that cannot be written. Ctrl-C ends Spark and
     the server; then it raises `KeyboardInterrupt`.
     """

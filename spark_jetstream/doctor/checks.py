@@ -25,7 +25,15 @@ from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect_at_once
 from spark_jetstream.doctor import sail, servers, spark
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
-from spark_jetstream.doctor.permissions import WRITING, Identity, Job, check_permissions, who_am_i
+from spark_jetstream.doctor.handover import check_handover, summary_of
+from spark_jetstream.doctor.permissions import (
+    READING,
+    WRITING,
+    Identity,
+    Job,
+    check_permissions,
+    who_am_i,
+)
 from spark_jetstream.doctor.spark import Python
 from spark_jetstream.errors import (
     JetStreamError,
@@ -57,7 +65,7 @@ from spark_jetstream.protocol.fitness import (
     removing_setting,
 )
 from spark_jetstream.protocol.own_traffic import stored_replies
-from spark_jetstream.protocol.stream import StreamSummary, stream_summary
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import counted, parse_time
 
 _BY_NAME = {spec.name: spec for spec in ConnectionOptions.specs}
@@ -77,7 +85,6 @@ _QUIET = 60_000_000_000  # ns without a sign of life of a mirror's origin
 _LINK = "is its server there, and the link up?"
 #: The place of a layer of options; `_VARIABLES` names the variable.
 _ENVIRONMENT = "environment"
-_READING = frozenset({"read", "direct", "durable"})
 _MAKING = frozenset({"ensure", "restore"})
 #: Why a stream takes no rows, and what to do.
 _UNWRITABLE = {
@@ -240,6 +247,8 @@ class Examination:
         if isinstance(self._identity, Finding):  # else the clock was compared already
             yield servers.check_clock(parse_time(str(info.ts)), before, time.time_ns())
         yield from check_stream(info, self.job, self._usage, admin.options)
+        if self.job.starting_consumer is not None:
+            yield from check_handover(admin, info, self.job, self.job.starting_consumer)
 
     def _missing_stream(self, error: StreamNotFound, options: ConnectionOptions) -> Finding:
         # The job makes the stream.
@@ -386,24 +395,19 @@ def check_stream(
     yield from _check_subjects(info, options)
     for origin in info.origins:
         yield _check_origin("mirror" if info.mirror else "source", origin)
-    if not (_READING | WRITING) & purposes:
+    if not (READING | WRITING) & purposes:
         return
     try:
-        state = _summary(info)
+        state = summary_of(info)
     except ProtocolError as error:
         yield failed("stream", str(error), servers.LEADERLESS)
         return
-    if _READING & purposes:
+    if READING & purposes:
         yield from _check_reading(state, purposes, account)
         if job.with_consumers and info.config.retention != "workqueue":
             yield _check_consumers(info, account)
     if WRITING & purposes:
         yield from _check_writing(info, state, job, options)
-
-
-def _summary(info: StreamInfo) -> StreamSummary:
-    """Return the state as source and sink see it. Raises `ProtocolError` for a contradiction."""
-    return stream_summary(info.model_dump(mode="json", exclude_unset=True), "read the stream")
 
 
 def read_use(purposes: frozenset[str]) -> Read:
@@ -534,7 +538,7 @@ def _check_retention(
             "gone"
         )
         return warning("retention", text, "set option durable")
-    reading = ", ".join(sorted(_READING & purposes))
+    reading = ", ".join(sorted(READING & purposes))
     return ok("retention", f"{state.retention} suits {reading}")
 
 

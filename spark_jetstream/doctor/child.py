@@ -1,4 +1,4 @@
-"""What the doctor runs in other processes.
+"""The questions that the doctor answers in other processes.
 
 As a script it prints the versions of a Python and of its libraries as JSON. A Python of Spark's
 workers may lack all of them, so this module imports the standard library alone. With the argument

@@ -38,6 +38,7 @@ _WITHOUT_STREAM = {"administer": _ADMINISTER}
 
 PURPOSES = tuple(_OF_STREAMS)
 """The values of ``--for``."""
+READING = frozenset({"read", "direct", "durable"})
 WRITING = frozenset({"write", "exactly-once"})
 #: Sets of permissions whose subjects are those of rows; other sets have the filters of a read.
 _SETS_FOR_ROWS = frozenset({"write", "write-exactly-once", "kv-write"})
@@ -50,6 +51,7 @@ class Job:
     """The purposes of a job (`PURPOSES`), and its stream, bucket or object bucket, or none of them.
 
     ``subject`` is where rows go, and ``filters`` are option subjects of a read.
+    ``starting_consumer`` is the consumer after which a read begins (option startingConsumer).
     """
 
     purposes: tuple[str, ...]
@@ -59,6 +61,7 @@ class Job:
     subject: str | None = None
     filters: tuple[str, ...] = ()
     durable: str | None = None
+    starting_consumer: str | None = None
 
     def completed(self) -> Job:
         """Return the job with the purposes that its other fields imply. Raises `OptionError`."""
@@ -74,6 +77,8 @@ class Job:
             raise OptionError(
                 "--for write needs --subject, where rows are to go; it may have wildcards",
             )
+        if self.starting_consumer is not None and self.stream is None:
+            raise OptionError("--starting-consumer needs --stream, whose consumer it names")
         return replace(self, purposes=tuple(dict.fromkeys(purposes)))
 
     def _implied_purposes(self) -> list[str]:
@@ -82,6 +87,8 @@ class Job:
             purposes.append("write")
         if self.durable is not None:
             purposes.append("durable")
+        if self.starting_consumer is not None and READING.isdisjoint(purposes):
+            purposes.append("read")
         if not purposes and self.stream_name is not None:
             purposes.append("read")
         return purposes
@@ -143,6 +150,9 @@ class Job:
         for purpose in self.purposes:
             for name in sets_by_purpose[purpose]:
                 sets.append(self._permissions_of(name, options, mirror))
+        if self.starting_consumer is not None:
+            begun = replace(self, durable=self.starting_consumer)
+            sets.append(begun._permissions_of("starting-consumer", options, mirror))
         return merged(*sets)
 
     def _permissions_of(

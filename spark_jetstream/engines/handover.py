@@ -1,9 +1,9 @@
 """Batches that Sail takes without waiting: few of each task, and none in memory of Python objects.
 
 A task of Sail (pysail 0.7.2) puts its batches into a channel with room for 16, and holds Python's
-global lock while it waits for room. If room needs the lock, the process hangs for good: Python
-objects that own memory need it to be freed, and so do a sink, a UDF, other tasks of the source, and
-a client in the same process.
+global lock while it waits for room. If room needs the lock, the process hangs for good. Python
+objects that own memory need the lock to be freed. A sink, a UDF, other tasks of the source, and a
+client in the same process need it too.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _QUERY = ("query", "query_id")
 
 @dataclass
 class _QueryState:
-    """A run of a query. Of one that has failed only ``up`` is exported."""
+    """A run of a query. A failed run exports only ``up``."""
 
     query_id: str
     name: str

@@ -32,8 +32,8 @@ class StreamLag:
     read, and None when one of the two times is not known, as before the first message.
 
     ``latest``, ``messages`` and ``seconds`` are None when Spark does not report the end of the
-    stream (4.0 and 4.1), ``messages`` and ``seconds`` also when the stream was deleted and created
-    again.
+    stream (4.0 and 4.1). ``messages`` and ``seconds`` are also None when the stream was deleted and
+    created again.
     """
 
     stream: str
@@ -46,7 +46,7 @@ class StreamLag:
 def lag(progress: Any) -> dict[str, StreamLag]:
     """Return how far a query is behind each stream, by stream name. Sends no request.
 
-    Of a stream that several sources of the query read, the one that is furthest behind counts.
+    If several sources of the query read a stream, the one that is furthest behind counts.
     Sources of other formats are left out.
 
     Args:

@@ -1,8 +1,8 @@
 """Options, parsed once into frozen models.
 
-All are made with ``from_spark`` from what Spark hands over, on the driver; they are hashable,
-pickle to the executors, and hold Python values: durations in seconds (float), sizes in bytes, times
-in nanoseconds since the epoch.
+``from_spark`` makes each of them on the driver, from the options that Spark hands over. They are
+hashable and pickle to the executors. They hold Python values: durations in seconds (float), sizes
+in bytes, times in nanoseconds since the epoch.
 
 A wrong option raises an `OptionError` of one sentence that names it. Neither an error
 (nor anything reachable from it) nor a ``repr`` holds the value of a secret option or the user info

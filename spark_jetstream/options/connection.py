@@ -72,8 +72,8 @@ class ConnectionOptions(Options):
     """How to reach JetStream. Equal options share one connection in a process.
 
     User info in a server URL becomes ``user`` and ``password``, or ``token``, and applies to all
-    servers, those that the cluster announces included; ``servers`` holds none. Of a ``context``
-    only its values remain.
+    servers, those that the cluster announces included; ``servers`` holds none. The values of a
+    ``context`` replace it.
     """
 
     side: ClassVar[Side] = "connection"

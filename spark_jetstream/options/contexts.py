@@ -70,8 +70,8 @@ def context_options(given: str | SecretStr) -> dict[str, str]:
     """Return the options that a context defines, by their names in this package, as text.
 
     ``given`` is a name, or a path to the file (with ``.json`` at its end, or a slash). Secret
-    fields may be ``file://``, ``env://`` and ``data:;base64,`` URIs. What they point to is read
-    here, but the path of a credentials or seed file is passed on as a path.
+    fields may be ``file://``, ``env://`` and ``data:;base64,`` URIs. This function reads their
+    targets, but passes the path of a credentials or seed file on as a path.
 
     Raises `OptionError` (``context``). It repeats no value of a secret field.
     """
@@ -125,8 +125,8 @@ def save_context(
 ) -> Path:
     """Store a context as the tool does, readable by its owner alone; return its file.
 
-    ``options`` are possible ones, by their names in this package. What they do not set stays as it
-    is. The file is written whole or not at all. Raises `OptionError` for an option that a context
+    ``options`` are possible ones, by their names in this package. The context keeps all that they
+    do not set. The file is written whole or not at all. Raises `OptionError` for an option that a context
     cannot hold, and for a context that could not be used, or written.
     """
     path = _stored(name)
@@ -447,12 +447,18 @@ _ALONE = {"NATS_USER": "token", "NATS_CREDS": "credentialsFile", "NATS_NKEY": "n
 def environment_options(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the options that the variables stand for, by their names in this package.
 
-    An empty variable is not set. ``NATS_URL``, ``NATS_CONTEXT``, ``NATS_CA``, ``NATS_CERT``,
-    ``NATS_KEY``, ``NATS_TIMEOUT``, and one kind of authentication, chosen as the command does:
-    ``NATS_USER`` with ``NATS_PASSWORD`` (alone, the user is a token), else ``NATS_CREDS``, else
-    ``NATS_NKEY``, else ``NATS_JWT`` with ``NATS_SEED`` or alone, else ``NATS_TOKEN``. Raises
-    `OptionError`, which repeats no value, for a variable that only the command can honour, and for
-    a token beside another kind.
+    An empty variable is not set. The variables are ``NATS_URL``, ``NATS_CONTEXT``, ``NATS_CA``,
+    ``NATS_CERT``, ``NATS_KEY``, ``NATS_TIMEOUT``, and one kind of authentication. As in the command,
+    the first kind that is set counts:
+
+    - ``NATS_USER`` with ``NATS_PASSWORD`` (alone, the user is a token)
+    - ``NATS_CREDS``
+    - ``NATS_NKEY``
+    - ``NATS_JWT`` with ``NATS_SEED`` or alone
+    - ``NATS_TOKEN``
+
+    Raises `OptionError`, which repeats no value, for a variable that only the command can honour,
+    and for a token beside another kind.
     """
     given = hidden({name: text for name, text in environ.items() if name.startswith("NATS_")})
     del environ  # a traceback with local variables would show it

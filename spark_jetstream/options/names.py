@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from spark_jetstream.options.values import Kind, UnfitError, text_of
 from spark_jetstream.protocol.subjects import (
@@ -348,29 +348,55 @@ class Positions(Kind):
     def _read(self, value: Any) -> str | tuple[tuple[str, int], ...]:
         if isinstance(value, str) and value.lower() in self.words:
             return value.lower()
-        positions: dict[str, int] = {}
-        for number, (stream, position) in enumerate(self._pairs(value), start=1):
-            _checked_element(Name("stream"), stream, f" (name {number})")
-            sequence = _sequence(stream, position)
-            if stream in positions:
-                raise UnfitError(problem=f"names {shown(stream)} twice")
-            positions[stream] = sequence
-        if not positions:
-            raise UnfitError(problem="names no stream in its JSON")
-        # Sorted: the same positions in another order make equal options.
-        return tuple(sorted(positions.items()))
+        return _by_stream(value, "sequence", _sequence)
 
-    def _pairs(self, value: Any) -> Iterator[tuple[str, object]]:
-        if isinstance(value, Mapping):
-            return iter(value.items())
-        if isinstance(value, str):
-            if value.startswith(("{", "[")):
-                return iter(_json_pairs(value))
-            raise UnfitError
-        # Positions that were parsed before are a tuple of pairs.
-        if isinstance(value, tuple) and all(map(_is_pair, value)):
-            return iter(value)
-        raise UnfitError(problem="must be text or pairs of a stream and a sequence")
+
+@dataclass(frozen=True)
+class ConsumerNames(Kind):
+    """The name of a consumer, or JSON like ``{"ORDERS": "billing"}`` -> it, or sorted pairs."""
+
+    expects = 'the name of a consumer, or JSON such as {"ORDERS": "billing"}'
+
+    def _read(self, value: Any) -> str | tuple[tuple[str, str], ...]:
+        if isinstance(value, str) and not value.startswith(("{", "[")):
+            return Name("consumer", single=True)._read(value)
+        return _by_stream(value, "consumer", _consumer)
+
+
+Value = TypeVar("Value", int, str)
+
+
+def _by_stream(
+    value: Any, noun: str, read: Callable[[str, object], Value]
+) -> tuple[tuple[str, Value], ...]:
+    """Return (stream, value) pairs, sorted by stream; raise `UnfitError`.
+
+    `read` takes a stream and its value, which an error calls by the noun.
+    """
+    values: dict[str, Value] = {}
+    for number, (stream, given) in enumerate(_pairs(value, noun), start=1):
+        _checked_element(Name("stream"), stream, f" (name {number})")
+        parsed = read(stream, given)
+        if stream in values:
+            raise UnfitError(problem=f"names {shown(stream)} twice")
+        values[stream] = parsed
+    if not values:
+        raise UnfitError(problem="names no stream in its JSON")
+    # Sorted: the same values in another order make equal options.
+    return tuple(sorted(values.items()))
+
+
+def _pairs(value: Any, noun: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        return iter(value.items())
+    if isinstance(value, str):
+        if value.startswith(("{", "[")):
+            return iter(_json_pairs(value))
+        raise UnfitError
+    # Pairs that were parsed before are a tuple of tuples.
+    if isinstance(value, tuple) and all(map(_is_pair, value)):
+        return iter(value)
+    raise UnfitError(problem=f"must be text or pairs of a stream and a {noun}")
 
 
 def _is_pair(value: object) -> bool:
@@ -387,6 +413,12 @@ def _sequence(stream: str, value: Any) -> int:
     if isinstance(value, int) and not is_boolean and 1 <= value <= INT64_MAX:
         return value
     raise UnfitError(f"a sequence from 1 to 2^63-1 for stream {shown(stream)}", value=value)
+
+
+def _consumer(stream: str, value: object) -> str:
+    """Return the name of a stream's consumer; raise `UnfitError`."""
+    _checked_element(Name("consumer", single=True), value, f" for stream {shown(stream)}")
+    return str(value)
 
 
 class _JsonObject(list[tuple[str, object]]):

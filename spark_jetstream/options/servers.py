@@ -80,7 +80,7 @@ class Servers(Kind):
 
 
 class ServerLogin(Servers):
-    """The user info of such URLs -> `UserInfo`, None without any.
+    """The user info of server URLs -> `UserInfo`, None without any.
 
     It must be complete, and the same in all of them.
     """

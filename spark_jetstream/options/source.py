@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import model_validator
 
@@ -11,6 +11,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import (
     CommaList,
+    ConsumerNames,
     Identifier,
     KeyFilter,
     Name,
@@ -72,12 +73,18 @@ _WAITING: dict[str, Any] = {
     "instead": "a batch reads what is there when it starts",
 }
 _TABLE: dict[str, Any] = {"only": "batch", "instead": "read one as a batch, with spark.read"}
-_POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
+_POSITIONS = (
+    "startingOffsets",
+    "startingTimestamp",
+    "startingConsumer",
+    "endingOffsets",
+    "endingTimestamp",
+)
 _TASKS = ("minPartitions", "maxMessagesPerPartition")
 
 
 class Dataset(NamedTuple):
-    """What a query reads, as far as the other options depend on it.
+    """The dataset of a query, as far as the other options depend on it.
 
     ``columns`` are those of its messages. ``option`` is the name by which errors speak of it.
     ``refused`` are the options that mean nothing for it, with the alternative or the reason.
@@ -115,17 +122,20 @@ DATASETS: Mapping[str, Dataset] = {
     "streams": Dataset(COLUMNS, "stream"),
 }
 
+Value = TypeVar("Value", int, str)
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
 
 
 class SourceOptions(SideOptions):
-    """What to read, from where to where, and in what portions.
+    """The dataset of a query, the positions to read from and to, and the size of portions.
 
-    ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for
-    each of ``streams`` (or for the bucket) and sorted by name: the first sequence to read, and the
-    first not to read. ``subjects`` is empty when nothing is filtered. Just one of ``streams``,
-    ``bucket``, ``object_bucket`` and ``dead_letters_of`` is set, and `read_streams` are the streams
-    of any of them; or else the streams are found on the server, by ``stream_pattern``,
+    ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs: the first
+    sequence to read, and the first not to read. There is a pair for each of ``streams`` (or for the
+    bucket), sorted by name. ``starting_consumer`` is the name of a consumer that each stream has, or
+    (stream, consumer) pairs in the same form. ``subjects`` is empty when nothing is filtered.
+
+    Just one of ``streams``, ``bucket``, ``object_bucket`` and ``dead_letters_of`` is set, and
+    `read_streams` are its streams. Otherwise the server finds the streams, by ``stream_pattern``,
     ``stream_metadata`` or both.
     """
 
@@ -179,6 +189,11 @@ class SourceOptions(SideOptions):
     starting_timestamp: int | None = option(
         "read messages stored at this time or later; wins over `startingOffsets`",
         Time(),
+    )
+    starting_consumer: str | tuple[tuple[str, str], ...] | None = option(
+        "begin after the messages that this consumer has acknowledged; "
+        'of several streams, the consumer that each of them has, or `{"ORDERS": "billing"}`',
+        ConsumerNames(),
     )
     ending_offsets: Bound = option(
         "stop before this sequence of each stream",
@@ -327,6 +342,12 @@ class SourceOptions(SideOptions):
             return (dead_letter_stream(self.dead_letters_of),)
         return self.streams
 
+    def consumer_of(self, stream: str) -> str | None:
+        """Return the consumer of a stream after which the query begins, None without the option."""
+        if self.starting_consumer is None or isinstance(self.starting_consumer, str):
+            return self.starting_consumer
+        return dict(self.starting_consumer)[stream]
+
     def named(self, stream: str) -> str:
         """Return what the user calls one of `read_streams`."""
         return self.bucket or self.object_bucket or stream
@@ -400,8 +421,10 @@ class SourceOptions(SideOptions):
                 "option startingOffsets cannot be latest in a batch read: nothing would be read",
                 option="startingOffsets",
             )
-        start = self._sequences("startingOffsets", self.starting_offsets)
-        end = self._sequences("endingOffsets", self.ending_offsets)
+        start = self._by_stream("startingOffsets", self.starting_offsets, "sequence")
+        end = self._by_stream("endingOffsets", self.ending_offsets, "sequence")
+        if self.starting_consumer is not None:
+            self._by_stream("startingConsumer", self.starting_consumer, "consumer")
         # A timestamp wins over offsets: test_a_timestamp_wins_over_offsets_without_an_error.
         if self.starting_timestamp is None:
             _check_order(start, end)
@@ -419,14 +442,17 @@ class SourceOptions(SideOptions):
                 option="endingTimestamp",
             )
 
-    def _sequences(self, option: str, positions: Bound) -> dict[str, int]:
-        """Return the sequences that an option gives for the streams; none if it gives a word.
+    def _by_stream(
+        self, option: str, given: str | tuple[tuple[str, Value], ...], value: str
+    ) -> dict[str, Value]:
+        """Return the values that an option gives for the streams; none if it gives a word.
 
-        Raises `OptionError` unless it names the same streams as the option that chooses them.
+        An error calls them by the noun `value`. Raises `OptionError` unless the option names the
+        same streams as the option that chooses them.
         """
-        if isinstance(positions, str):
+        if isinstance(given, str):
             return {}
-        sequences = dict(positions)
+        values = dict(given)
         chosen_by = self.chosen_by
         if self.finds_streams:
             raise OptionError(
@@ -436,17 +462,17 @@ class SourceOptions(SideOptions):
             )
         noun = "bucket" if self.of_bucket else "stream"
         named = [self.named(stream) for stream in self.read_streams]
-        for name in sequences:
+        for name in values:
             if name not in named:
                 raise OptionError(
                     f'option {option} names {noun} "{name}", which option {chosen_by} does not',
                     option=option,
                 )
         for name in named:
-            if name not in sequences:
-                message = f'option {option} gives no sequence for {noun} "{name}"'
+            if name not in values:
+                message = f'option {option} gives no {value} for {noun} "{name}"'
                 raise OptionError(message, option=option)
-        return sequences
+        return values
 
     @model_validator(mode="after")
     def _check_portions(self) -> SourceOptions:

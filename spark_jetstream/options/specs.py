@@ -250,6 +250,13 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     *product(("deadLettersOf",), ("subjects", "includeHeaders", "counters", "ensureStream")),
     *product(("deadLettersOf",), ("startingOffsets", "endingOffsets")),
     ("asOfRevision", "asOfTimestamp"),
+    # Each says where a query begins.
+    *product(("startingConsumer",), ("startingOffsets", "startingTimestamp")),
+    # Nobody knows the consumers of streams that are found later, and those of buckets are watchers.
+    *product(
+        ("streamPattern", "streamMetadata", "bucket", "objectBucket", "deadLettersOf"),
+        ("startingConsumer",),
+    ),
 )
 
 #: The error of a source without an option of `WHAT`.

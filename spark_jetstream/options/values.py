@@ -5,9 +5,8 @@ A kind is used in two places:
 - for an option, with `Kind.parse`. Spark hands every option over as text. An error repeats the
   value, unless the option is a secret or the text looks like one (`like_a_secret`), which was given
   for the wrong option.
-- for a field of a pydantic model, as ``Annotated[int, Whole(1)]``. An error repeats the value. What
-  a server sent is read and not checked, because a newer server may have wider ranges and further
-  choices.
+- for a field of a pydantic model, as ``Annotated[int, Whole(1)]``. An error repeats the value. Values
+  from a server are not checked, because a newer server may have wider ranges and further choices.
 
 `names` has the kinds of names and of lists. No arithmetic on times goes through floating point.
 """
@@ -95,8 +94,8 @@ def revealed(value: object) -> object:
 def unseen(work: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that handles revealed values.
 
-    The `OptionError` that it raises loses the frames it came from and the error that it was raised
-    for, which hold these values. The function's own arguments stay visible and must be hidden
+    The `OptionError` that it raises loses its frames and its cause, which hold these values. The
+    function's own arguments stay visible and must be hidden
     values.
     """
 
@@ -223,7 +222,7 @@ class Kind(ABC):
     @property
     @abstractmethod
     def expects(self) -> str:
-        """What is allowed, to be read after "must be". Kinds without parameters assign a text."""
+        """The values allowed, as text after "must be". Kinds without parameters assign a text."""
 
     @abstractmethod
     def _read(self, value: Any) -> Any:

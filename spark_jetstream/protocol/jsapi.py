@@ -230,6 +230,17 @@ def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
     return {}
 
 
+def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the subject filters of a consumer's configuration, empty for all subjects."""
+    several = config.get("filter_subjects")
+    if isinstance(several, list):
+        return tuple(str(subject) for subject in several)
+    one = config.get("filter_subject")
+    if isinstance(one, str) and one:
+        return (one,)
+    return ()
+
+
 def consumer_request(stream: str, config: Mapping[str, Any], *, action: str = "create") -> bytes:
     """Body that creates a consumer.
 

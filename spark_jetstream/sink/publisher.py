@@ -170,7 +170,7 @@ class Publisher:
         `JetStreamError`.
         """
         # Spark may take longer for the next batch than an outage may last.
-        # This time is no outage (test_that_is_over_before_the_next_rows_come_is_no_outage).
+        # This time is no outage (test_a_cut_that_ends_before_the_next_rows_is_no_outage).
         self._answered += self._clock() - self._away
         # New messages of these rows come after the last message of each stream that is known
         # so far. A late answer to earlier rows names a message up to there.
@@ -469,7 +469,7 @@ class Publisher:
             return
         now = self._clock()
         # The time counts from the last answer to any row: a stream whose queue is full still stores
-        # others (test_of_a_full_queue_are_no_failure_while_rows_are_stored).
+        # others (test_a_full_queue_fails_no_task_while_rows_are_stored).
         too_long = now - self._answered > self._options.connection.retry_timeout
         is_unheard = refusal.code == NO_STREAM and not refusal.err_code
         # In a group the server answers the row that no stream captures with status 503,

@@ -23,7 +23,7 @@ from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.kinds.choice import kind_of
 from spark_jetstream.source.limits import PLAN_LIMITS, PlanLimits
 from spark_jetstream.source.offsets import Cuts, Offset, StreamPosition
-from spark_jetstream.source.positions import ending_position, starting_position
+from spark_jetstream.source.positions import ending_position
 from spark_jetstream.source.ranges import Split, cut_at, ranges_between, shares
 from spark_jetstream.source.selection import Selection
 from spark_jetstream.source.splits import count_again
@@ -226,19 +226,25 @@ class Planner:
     # Positions
 
     def initial(self) -> Offset:
-        """Return where the query starts, by `startingTimestamp` or `startingOffsets`."""
+        """Return where the query starts, by the options that begin with ``starting``."""
         self._find(complete=True)
         begin = _twice(
             lambda: Offset({name: plan.begin() for name, plan in self._look({}).items()})
         )
         # Spark asks once more when it plans the tasks of the first batch.
-        latest = (
-            self.options.starting_timestamp is None and self.options.starting_offsets == "latest"
-        )
-        if latest and not self._met:
+        if self._start_may_move and not self._met:
             self._unwritten = begin
         self._met = True
         return begin
+
+    @property
+    def _start_may_move(self) -> bool:
+        """Whether a later run, which finds no checkpoint, may begin elsewhere."""
+        # The consumer goes on to acknowledge, or is deleted.
+        if self.options.starting_consumer is not None:
+            return True
+        by_time = self.options.starting_timestamp is not None
+        return self.options.starting_offsets == "latest" and not by_time
 
     # Progress on the server
 
@@ -598,7 +604,7 @@ class Planner:
 
     def _batch_ranges(self) -> list[SequenceRange]:
         def bounds(plan: StreamPlan) -> tuple[StreamPosition, StreamPosition]:
-            start = starting_position(self._kind, plan.probe, plan.state)
+            start = plan.start()
             return start, ending_position(self.options, plan.probe, plan.state, start)
 
         found = self._by_stream(bounds, self._look({}))

@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 
 def starting_position(kind: ReadKind, probe: StreamProbe, state: StreamSummary) -> StreamPosition:
-    """Return where a query without checkpoint starts, by its options. Raise `OptionError`."""
+    """Return where a query without checkpoint starts, by its options. Raise `OptionError`.
+
+    Not by startingConsumer: see `ConsumerStart`.
+    """
     options = kind.options
     if options.starting_timestamp is not None:
         return _position_since(options.starting_timestamp, options, probe, state)
@@ -32,7 +35,8 @@ def starting_position(kind: ReadKind, probe: StreamProbe, state: StreamSummary) 
         return earliest_position(state)
     if isinstance(starting, str):
         return latest_position(state)
-    return _position_from(dict(starting)[options.named(state.name)], kind, state)
+    sequence = dict(starting)[options.named(state.name)]
+    return position_from(sequence, kind, state, "startingOffsets")
 
 
 def _position_since(
@@ -53,19 +57,24 @@ def _position_since(
     return StreamPosition(message[0], state.created)
 
 
-def _position_from(sequence: int, kind: ReadKind, state: StreamSummary) -> StreamPosition:
-    """Return the position at a sequence (`startingOffsets`)."""
-    begins = f"startingOffsets begins stream {state.name} at sequence {sequence}"
+def position_from(
+    sequence: int, kind: ReadKind, state: StreamSummary, option: str, why: str = ""
+) -> StreamPosition:
+    """Return the position at a sequence that an option gives. Raise `OptionError`.
+
+    `why` ends the clause that names the sequence in errors.
+    """
+    begins = f"{option} begins stream {state.name} at sequence {sequence}{why}"
     if sequence > max(state.last_seq + 1, state.first_kept):
         raise OptionError(
             f"{begins}, but its last message has sequence {state.last_seq}",
-            option="startingOffsets",
+            option=option,
         )
     if sequence < state.first_kept and not kind.replaces:
         problem = f"{begins}, but the first message kept has sequence {state.first_kept}"
         if kind.options.fail_on_data_loss:
             raise OptionError(
-                f"{problem}; set failOnDataLoss to false to begin there", option="startingOffsets"
+                f"{problem}; set failOnDataLoss to false to begin there", option=option
             )
         log.warning("%s: beginning there", problem)
         return earliest_position(state)
@@ -169,10 +178,18 @@ def check_start(state: StreamSummary, options: SourceOptions) -> None:
 
     Its first commit would remove them.
     """
+    if state.retention != "workqueue":
+        return
+    if options.starting_consumer is not None:
+        raise OptionError(
+            f"option startingConsumer has no meaning for stream {state.name}, a work queue: it "
+            "keeps each message until it is acknowledged, and hands over by itself; stop the old "
+            "service, delete its consumer, and start the query with durable and without "
+            "startingConsumer",
+            option="startingConsumer",
+        )
     name = "startingOffsets" if options.starting_timestamp is None else "startingTimestamp"
-    if state.retention == "workqueue" and (
-        name == "startingTimestamp" or options.starting_offsets != "earliest"
-    ):
+    if name == "startingTimestamp" or options.starting_offsets != "earliest":
         raise OptionError(
             f"option {name} has no meaning for stream {state.name}, a work queue: what a query "
             "passes over would be removed from it unread; leave the option out, and purge the "

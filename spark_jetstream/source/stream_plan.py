@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from spark_jetstream.client.requests import Requests, settled_info
+from spark_jetstream.client.requests import Requests, settled_info, stream_info
 from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.fitness import needs_direct
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary
+from spark_jetstream.source.consumer_start import ConsumerStart
 from spark_jetstream.source.continuity import (
     Evidence,
     check_continuity,
@@ -74,6 +75,7 @@ class StreamPlan:
         self._requests = requests
         self._progress = progress
         self._gets = Gets(requests, options)
+        self._consumer_start = ConsumerStart.of(name, kind, requests)
         # Whether it is logged that the stream was deleted.
         self._deletion_is_logged = False
         # Whether it is logged what its retention removes.
@@ -169,7 +171,20 @@ class StreamPlan:
             if self._progress.open(self.state, fresh=True):
                 self.see(self._requests.stream(self.name, self.context), None)
         # Nothing is committed yet: Spark asks again where to begin if its first batch fails.
-        return starting_position(self._kind, self.probe, self.state)
+        return self.start()
+
+    def start(self) -> StreamPosition:
+        """Return where a read without checkpoint starts, by its options. Raise `OptionError`."""
+        after = self._consumer_start
+        if after is None:
+            return starting_position(self._kind, self.probe, self.state)
+        if after.look() > self.state.last_seq + 1:
+            # The consumer has received messages that were stored after the state was asked for. In
+            # a cluster the stream may also have another leader than the consumer.
+            look = settled_info if self.state.clustered else stream_info
+            again = partial(look, name=self.name, context=self.context)
+            self.see(self._requests.call(again), None)
+        return after.position(self.state)
 
     def continued(self, position: StreamPosition | None, read: Evidence | None) -> StreamPosition:
         """Return the position if the stream still continues there, and where to continue if not.

@@ -417,7 +417,7 @@ class _FilterReader:
         frames = receive(connection, inbox, f"read stream {self.part.stream} by direct gets")
         for answer in read_answers(frames, inbox.subject):
             # Late answers to earlier requests, and messages after the end of the range, are no
-            # error: test_what_was_not_asked_for_is_dropped.
+            # error: test_answers_that_were_not_requested_are_dropped.
             if answer.number != self.number or self.position >= self.part.end:
                 continue
             if isinstance(answer, EndOfBatch):

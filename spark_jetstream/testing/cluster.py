@@ -46,8 +46,8 @@ class NatsCluster:
     It starts in less than a second. After a crash the servers need 4 to 9 seconds to elect new
     leaders.
 
-    Servers are counted from 0. Each of `servers` is a `NatsServer` named `NAME-0`, `NAME-1`, ...
-    with its monitoring page on, and can be stopped, paused or given another `config`; `wait_ready`
+    Servers are counted from 0. Each of `servers` is a `NatsServer` with its monitoring page on; the
+    first is named `NAME-0`. Each can be stopped, paused or given another `config`. `wait_ready`
     waits until the others work as one.
     """
 

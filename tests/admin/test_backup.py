@@ -1,5 +1,5 @@
-"""Backups against the real server: what comes back, and that a damaged or broken one leaves nothing
-behind.
+"""Backups against the real server: a restore brings a stream back, and a failed backup or restore
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class There:
         return result
 
     def state(self, stream: str) -> dict[str, Any]:
-        """What a stream holds.
+        """The state of a stream.
 
         Where the last message was deleted, its time does not come back. A stream that never had any
         begins with 0 or 1.
@@ -162,7 +162,7 @@ def once(disturb: Callable[[], object], after: float) -> Progress:
     return progress
 
 
-# -- what comes back --
+# -- restored streams and consumers --
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -296,7 +296,7 @@ def test_a_stream_with_three_replicas_comes_back_with_one_and_with_three(
             wait_until(lambda name=name: not there.has(name), f"{name} is gone")  # type: ignore[misc]
 
 
-# -- files --
+# -- the files of a backup --
 
 
 def test_a_backup_has_the_layout_of_the_nats_tool(whole: Path, there: There) -> None:
@@ -395,7 +395,9 @@ def test_a_single_file_is_a_tar_file_of_the_directory(there: There, tmp_path: Pa
         there.restore(tmp_path / "again.tar", "TWICE")
 
 
-def test_what_is_there_is_never_overwritten(there: There, saved: Path, tmp_path: Path) -> None:
+def test_a_backup_never_overwrites_existing_files(
+    there: There, saved: Path, tmp_path: Path
+) -> None:
     before = sorted((path.name, path.read_bytes()) for path in saved.iterdir())
     (tmp_path / "file.tar").write_bytes(b"mine")
     for target in (saved, tmp_path / "file.tar"):
@@ -521,7 +523,7 @@ def test_a_backup_that_may_not_acknowledge_breaks_off_no_other(
     assert [path.name for path in tmp_path.iterdir()] == ["B"]
 
 
-# -- backups that are broken off --
+# -- interrupted backups --
 
 
 @pytest.fixture
@@ -616,7 +618,7 @@ def test_a_stream_that_is_not_there_or_goes_away(
     there.api("STREAM.CREATE.GOING", {"name": "GOING"})
 
 
-# -- damage --
+# -- damaged backups --
 
 
 def _last_chunk(data: bytes) -> int:
@@ -639,7 +641,7 @@ def _chunk(content: bytes) -> bytes:
 S2 = b"\xff\x06\x00\x00S2sTwO"
 OLD = _chunk(b"meta.inf")
 
-#: What is damaged: its file, how, and what the error says of it.
+#: Damages: the file, the damage, and a part of the error.
 DAMAGES: tuple[tuple[str, Callable[[bytes], bytes | None], str], ...] = (
     (DATA, lambda data: data[:-1000], f"{DATA} is cut off at byte"),
     (DATA, lambda data: data[: _last_chunk(data)], f"{DATA} is not what was written"),
@@ -806,7 +808,7 @@ def test_crafted_single_files_are_refused(content: bytes, said: str, tmp_path: P
     assert str(path) in str(caught.value)
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_opening_a_backup_refuses_special_files_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero")):
         with pytest.raises(BackupError, match=f"{path}: it is neither a directory nor a file"):
@@ -853,7 +855,7 @@ def test_compressed_data_tells_what_it_is() -> None:
         fed(b"\x64\x0cNATSARC2" + literal[8:]).finish()
 
 
-# -- restores that fail --
+# -- failed restores --
 
 
 def test_a_stream_that_exists_is_left_alone(there: There, whole: Path) -> None:
@@ -952,7 +954,9 @@ def test_the_end_of_a_restore_takes_its_time(
 
 
 @pytest.mark.full
-def test_what_cannot_be_taken_back_is_said(there: There, proxy: WireProxy, whole: Path) -> None:
+def test_a_failed_restore_names_the_partial_stream_that_it_cannot_delete(
+    there: There, proxy: WireProxy, whole: Path
+) -> None:
     requests = Requester(options(proxy.url, requestTimeout="2s"))
 
     def away() -> None:
@@ -969,7 +973,7 @@ def test_what_cannot_be_taken_back_is_said(there: There, proxy: WireProxy, whole
     there.api("STREAM.DELETE.AWAY")
 
 
-def test_what_differs_afterwards_is_said(there: There, whole: Path) -> None:
+def test_a_restore_returns_the_differences_from_the_backup(there: There, whole: Path) -> None:
     restored = there.restore(whole, "FEWER", max_msgs=100)
     assert restored.info.state.messages == 100
     assert f"messages was {TOTAL} and is 100" in restored.differences

@@ -1,4 +1,4 @@
-"""What differs between two configurations.
+"""Differences between two configurations.
 
 Every field is changed on a real server, which does what the tables say.
 """
@@ -53,7 +53,7 @@ ALLOWED = (
 )
 FINAL = ("deny_delete", "allow_msg_ttl", "allow_msg_counter", "allow_msg_schedules")
 
-#: What there is, what is changed, the field that differs then, whether the server does it.
+#: The configuration, the change to it, the field that differs, whether the server accepts the change.
 STREAM_CHANGES: list[Row] = [
     *(
         ({}, {field: 5}, field, True)
@@ -183,7 +183,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("kind", "row"), CHANGES)
-def test_what_an_update_can_do(
+def test_the_server_accepts_exactly_the_updates_that_differences_allows(
     kind: str, row: Row, api: Api, make_stream: Make, make_consumer: Make
 ) -> None:
     base, changes, field, possible = row
@@ -271,7 +271,7 @@ def test_an_update_never_pauses_or_resumes(api: Api, make_consumer: Make) -> Non
     assert ConsumerInfo.from_server(api(f"CONSUMER.INFO.{consumer}")).paused
 
 
-def test_what_is_left_to_the_server_stays_when_something_else_changes(
+def test_an_update_keeps_the_settings_that_the_server_has_chosen(
     api: Api, make_stream: Make, make_consumer: Make
 ) -> None:
     name = make_stream({"duplicate_window": 5 * 10**9})
@@ -313,7 +313,7 @@ def test_without_its_backoff_a_consumer_waits_as_long_as_any_other(
     ("changes", "left"),
     [({"max_msgs": 1}, 1), ({"max_msgs_per_subject": 1}, 2), ({"retention": "interest"}, 0)],
 )
-def test_what_is_called_a_risk_deletes_messages(
+def test_a_change_with_a_risk_deletes_messages(
     changes: dict[str, Any], left: int, api: Api, make_stream: Make, publisher: Publisher
 ) -> None:
     name = make_stream({})
@@ -468,7 +468,7 @@ SAME: list[tuple[Model, Model]] = [
 
 
 @pytest.mark.parametrize(("wanted", "actual"), SAME, ids=lambda config: json.dumps(config.body()))
-def test_what_makes_no_difference(wanted: Model, actual: Model) -> None:
+def test_equivalent_configurations_have_no_differences(wanted: Model, actual: Model) -> None:
     assert differences(wanted, actual) == []
 
 
@@ -510,8 +510,8 @@ def test_a_promoted_mirror_answers_for_itself() -> None:
 
 
 @pytest.mark.parametrize("asked", STREAMS)
-def test_what_is_merged_is_all_that_was_asked_for(asked: str) -> None:
-    """One kind of stream, onto any other one."""
+def test_a_merged_configuration_has_all_settings_that_were_asked_for(asked: str) -> None:
+    """Each kind of stream is merged onto every other kind."""
     wanted = stream(**STREAMS[asked])
     for there in STREAMS.values():
         actual = stream(**there)

@@ -109,7 +109,7 @@ def test_nothing_is_asked_before_it_is_needed() -> None:
     admin = JetStreamAdmin(servers="nats://127.0.0.1:1", connectTimeout="300ms")
     with pytest.raises(ConnectionFailed, match=r"127.0.0.1:1"):
         admin.account.info()
-    # What is wrong without asking is said where nothing can be asked.
+    # A fault of the request itself is an error even without a connection.
     with pytest.raises(OptionError, match='there is no field "max_msg"'):
         admin.streams.create("S", max_msg=5)
 
@@ -203,7 +203,7 @@ def test_an_account_without_jetstream(server: NatsServer) -> None:
         admin.account.info()
 
 
-# -- refusals --
+# -- errors and permissions --
 
 
 def denied(work: Callable[[], object]) -> str | None:
@@ -257,7 +257,7 @@ def test_a_level_that_may_not_be_asked_for_is_trusted(server: NatsServer) -> Non
         assert admin.consumers.delete("ORDERS", "paused")
 
 
-def test_what_is_missing_is_named(admin: JetStreamAdmin, name: str) -> None:
+def test_errors_name_the_missing_stream_or_consumer(admin: JetStreamAdmin, name: str) -> None:
     admin.streams.create(name)
     streams, consumers, until = admin.streams, admin.consumers, "2036-01-01T00:00:00Z"
     of_nowhere = "of stream NOWHERE: stream not found"
@@ -333,13 +333,13 @@ def test_an_account_that_would_be_another_subject(name: str, admin: JetStreamAdm
         admin.cluster.purge_account(name)
 
 
-# -- old servers, and servers that answer for a part --
+# -- old servers and incomplete replies --
 
 
-def test_what_an_old_server_lacks_is_said_at_once(
+def test_a_request_that_an_old_server_lacks_fails_without_being_sent(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would give no reply at all on these subjects."""
+    """An old server would not reply on these subjects."""
     set_timing(monkeypatch, ask_again=60.0)  # a reply that takes long adds no request
     answers = {"INFO": account(0), "CONSUMER.INFO.S.c": consumer_info({"name": "c"})}
     with administered(nats_server.url, answers) as (fake, admin):
@@ -389,7 +389,7 @@ def test_what_an_old_server_lacks_is_said_at_once(
         assert fake.asked.count("INFO") == 1
 
 
-def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(
+def test_settings_too_new_for_the_server_are_errors_before_any_change(
     nats_server: NatsServer,
 ) -> None:
     answers: dict[str, Answer] = {
@@ -438,9 +438,9 @@ def test_what_is_asked_for_and_too_new_is_said_before_anything_is_made(
         assert set(fake.asked) == answers.keys()
 
 
-def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
-    """Before 2.12 a server drops the fields that it does not know without a word; any may do so
-    with values.
+def test_a_setting_that_the_server_drops_is_an_error_that_names_it(nats_server: NatsServer) -> None:
+    """A server before 2.12 silently drops fields that it does not know; any server may drop
+    values.
     """
 
     def created(body: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from spark_jetstream.client.subscription import CoreMessage as Heard
 from spark_jetstream.errors import (
     ApiError,
     ConsumerLost,
+    ConsumerNotFound,
     JetStreamError,
     NoResponders,
     OptionError,
@@ -698,6 +699,42 @@ def test_answers_that_cannot_be_given(admin: JetStreamAdmin, stream: str, fill: 
 
 
 # -- lag --
+
+
+def test_handover(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+    """Where a query begins after a consumer, and what it reads again. Nothing is changed."""
+    fill(stream, 12, subjects=2)
+    filter_subject = f"{stream}.0"  # the odd sequences
+    admin.consumers.create(stream, DEFAULT_CONSUMER, name="c", filter_subject=filter_subject)
+    begin = admin.consumers.handover(stream, "c")
+    assert (begin.first_sequence, begin.first_message, begin.messages) == (1, 1, 6)
+    assert (begin.ack_floor, begin.delivered, begin.read_again, begin.active) == (0, 0, 0, False)
+    delivered = admin.consumers.next(stream, "c", 4, ack="none")
+    for at in (0, 2):
+        admin.consumers.ack(delivered[at])
+    before = admin.consumers.load(stream, "c")
+    found = admin.consumers.handover(stream, "c")
+    # The floor is the sequence before the first message that is not acknowledged.
+    assert (found.first_sequence, found.first_message) == (3, 3)
+    assert found.first_time == admin.messages.get(stream, 3).time
+    assert (found.ack_floor, found.delivered, found.ack_policy) == (2, 7, "explicit")
+    assert (found.read_again, found.ack_pending, found.acknowledged) == (3, 2, 1)
+    assert (found.not_delivered, found.messages) == (2, 5)
+    assert found.options == {
+        "stream": stream,
+        "startingConsumer": "c",
+        "subjects": filter_subject,
+    }
+    after = admin.consumers.load(stream, "c")
+    assert (after.delivered, after.ack_floor) == (before.delivered, before.ack_floor)
+    # All is acknowledged: the first message is yet to come.
+    for delivery in (delivered[1], delivered[3], *admin.consumers.next(stream, "c", 2, ack="none")):
+        admin.consumers.ack(delivery)
+    done = admin.consumers.handover(stream, "c")
+    assert (done.first_message, done.first_time, done.messages) == (None, None, 0)
+    assert done.first_sequence == done.ack_floor + 1
+    with pytest.raises(ConsumerNotFound, match=f"look at consumer d of stream {stream}"):
+        admin.consumers.handover(stream, "d")
 
 
 def test_lag(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:

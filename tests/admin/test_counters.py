@@ -98,12 +98,16 @@ def test_a_server_that_does_not_count_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "1.5", "five", " 1", True, 1.0, None])
-def test_what_is_no_number_is_refused(admin: JetStreamAdmin, value: int) -> None:
+def test_incrementing_by_a_value_that_is_no_integer_is_an_error(
+    admin: JetStreamAdmin, value: int
+) -> None:
     with pytest.raises(OptionError, match="value must be an integer, not "):
         admin.counters.increment("a", value)
 
 
-def test_what_is_missing_is_named(admin: JetStreamAdmin, make_stream: Make) -> None:
+def test_counter_errors_name_the_missing_subject_or_the_wrong_stream(
+    admin: JetStreamAdmin, make_stream: Make
+) -> None:
     name, plain = make_stream(COUNTS), make_stream({})
     subject = f"{name.lower()}.a"
     with pytest.raises(MessageNotFound, match=f"cannot get the last {subject} of stream {name}"):

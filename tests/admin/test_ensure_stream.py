@@ -65,7 +65,7 @@ def names(publisher: Publisher) -> Any:
     return publisher.api("STREAM.NAMES")["streams"]
 
 
-#: What Spark does first on the driver.
+#: The first calls of Spark on the driver.
 USES: dict[str, Callable[[JetStreamDataSource, StructType], object]] = {
     "batch": lambda found, columns: found.reader(columns).partitions(),
     "stream": lambda found, columns: found.streamReader(columns).initialOffset(),
@@ -73,7 +73,7 @@ USES: dict[str, Callable[[JetStreamDataSource, StructType], object]] = {
     "writeStream": lambda found, columns: found.streamWriter(columns, False),
 }
 
-# -- what is done --
+# -- creating, comparing and updating a stream --
 
 
 @pytest.mark.parametrize("side", USES)
@@ -155,7 +155,7 @@ def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
     assert config(publisher, name)["subjects"] == ["ensured.more"]
 
 
-# -- which streams --
+# -- selecting the streams --
 
 
 def test_several_streams_as_a_list_and_by_name(
@@ -174,7 +174,7 @@ def test_several_streams_as_a_list_and_by_name(
     with pytest.raises(OptionError, match=f"^stream {two} is not as"):
         again.reader(COLUMNS)
     name = new_stream()
-    # What the server refuses names the option.
+    # The error of a request that the server refuses names the option.
     with pytest.raises(
         ApiError, match=rf"cannot create stream {name} \(option ensureStream\): subjects overlap"
     ):
@@ -229,7 +229,7 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("ensured", "options", "words"), WRONG, ids=lambda value: str(value)[:50])
-def test_what_a_description_cannot_be(
+def test_a_wrong_description_is_an_error_of_option_ensure_stream(
     ensured: Any, options: dict[str, str], words: str, source: Source
 ) -> None:
     found = source(ensured, **options)
@@ -267,7 +267,7 @@ def test_executors_make_no_stream(source: Source, new_stream: New, publisher: Pu
     assert name in names(publisher)
 
 
-# -- trouble --
+# -- races, lost replies and permissions --
 
 
 @pytest.fixture

@@ -271,7 +271,7 @@ def test_a_batch_is_abandoned(publisher: Publisher, make_stream: Make, watch: Li
     assert (abandoned.stream, abandoned.batch, abandoned.reason) == (stream, "b1", "incomplete")
 
 
-def test_what_is_no_event_does_not_end_a_watch(
+def test_malformed_event_data_does_not_end_a_watch(
     publisher: Publisher, make_stream: Make, watch: Listen
 ) -> None:
     subject = "$JS.EVENT.ADVISORY.TEST.x"
@@ -397,7 +397,7 @@ def test_an_outage_ends_a_watch(own: NatsServer) -> None:
 
 @pytest.mark.parametrize("timeout", [None, 0.4])
 def test_silence_is_told_from_a_server_that_hangs(own: NatsServer, timeout: float | None) -> None:
-    """Before a watch ends because nothing came, and now and then, the server gives a sign of life."""
+    """A watch asks the server for a sign of life at intervals and before it ends in silence."""
     with (
         JetStreamAdmin(servers=own.url, **QUICK) as admin,
         Events(admin._api, times=SubscriptionTimes(sign_of_life=1.0, quiet=0.2)).watch(
@@ -444,14 +444,14 @@ def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
         # There is room again.
         publish_events(publisher, 2)
         assert [next(events).id for _ in range(2)] == ["0", "1"]
-        # What is small takes room as well: the contents of these alone would fit.
+        # A small message takes room as well: the contents of these alone would fit.
         publish_events(publisher, 60)
         connect(admin.options).check(5)
         gap = next(each for each in events if isinstance(each, Gap))
         assert gap.lost > 30
 
 
-# -- ends --
+# -- the end of a watch --
 
 
 def subscriptions(server: NatsServer) -> list[str]:
@@ -502,10 +502,10 @@ def test_each_end_of_a_watch_unsubscribes(nats_server: NatsServer, admin: JetStr
 
 
 @pytest.mark.usefixtures("captured")
-def test_what_came_in_time_is_handed_out_and_no_more(
+def test_a_watch_ends_after_the_events_that_arrived_in_time(
     admin: JetStreamAdmin, publisher: Publisher
 ) -> None:
-    """A watch ends where each of its events leads to two more."""
+    """The watch ends although each of its events leads to two more."""
     events = admin.events.watch("ADVISORY.TEST", timeout=3600)
     publish_events(publisher, 2)
     found = []
@@ -527,7 +527,7 @@ def test_another_thread_ends_a_watch(admin: JetStreamAdmin) -> None:
         assert work.result(60) == []
 
 
-# -- where it is used --
+# -- watches after a fork --
 
 
 @forks
@@ -549,7 +549,7 @@ def test_after_a_fork(admin: JetStreamAdmin) -> None:
     inherited.close()
 
 
-# -- accounts --
+# -- accounts and permissions --
 
 
 def test_a_user_who_may_not_listen(accounts: NatsServer) -> None:
@@ -594,7 +594,7 @@ def test_events_that_another_account_exports(accounts: NatsServer) -> None:
     assert created.published_on == "app.events.ADVISORY.STREAM.CREATED.EXPORTED"
 
 
-# -- what only some servers tell --
+# -- events of clusters and system accounts --
 
 
 def test_leaders_are_elected(nats_cluster: NatsCluster) -> None:

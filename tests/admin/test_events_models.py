@@ -292,14 +292,13 @@ def test_an_event_with_its_fields() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{kind", "{}", "{kind:{type}}", "{kind:d}", "{kind!x}"])
-def test_what_is_no_template(text: str) -> None:
+def test_a_malformed_event_template_is_an_option_error(text: str) -> None:
     with pytest.raises(OptionError, match="is not possible") as refused:
         EventTemplate(text)
     assert refused.value.option == "template"
 
 
-def test_what_a_server_says_of_nobody_is_left_out() -> None:
-    """A client, and the other servers, may be null."""
+def test_event_lines_describe_events_with_null_clients_and_replicas() -> None:
     audit = parse_event("s", encoded({**sample("api_audit"), "client": None, "response": "[]"}))
     assert isinstance(audit, events.ApiAudit)
     assert audit.client is None
@@ -373,7 +372,9 @@ def test_an_event_without_a_required_field_or_with_a_wrong_one_is_none(kind: str
     ],
     ids=lambda value: value[:20],
 )
-def test_what_is_no_event(data: bytes, reason: str) -> None:
+def test_malformed_event_data_gives_an_unknown_event_with_the_reason(
+    data: bytes, reason: str
+) -> None:
     assert reason in assert_no_event("$JS.EVENT.ADVISORY.X", data, Timestamp(END)).reason
 
 
@@ -453,7 +454,7 @@ def test_subjects_of_some_kinds() -> None:
         f"ADVISORY.STREAM.{done}.*" for done in ("CREATED", "UPDATED", "DELETED")
     ]
     assert choose("$JS.EVENT.ADVISORY.API") == choose("api_audit") == ["ADVISORY.API"]
-    # What another one covers is not listened to twice.
+    # A subject that another one covers is left out.
     assert choose("nak", "ADVISORY.CONSUMER.>", "terminated", "nak") == ["ADVISORY.CONSUMER.>"]
     assert choose("consumer_ack", "api_audit") == ["METRIC.CONSUMER.ACK.*.*", "ADVISORY.API"]
     assert choose("ADVISORY.{x") == ["ADVISORY.{x"]

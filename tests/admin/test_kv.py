@@ -41,7 +41,7 @@ def facts(entry: Entry) -> tuple[str, bytes, int, str]:
     return entry.key, entry.value, entry.revision, entry.operation
 
 
-# -- setting up --
+# -- creating, changing and listing buckets --
 
 
 def test_a_bucket_is_set_up_as_the_clients_do_it(admin: JetStreamAdmin, name: str) -> None:
@@ -103,7 +103,7 @@ def test_a_bucket_is_set_up_as_the_clients_do_it(admin: JetStreamAdmin, name: st
     assert info.republish is not None
 
 
-def test_what_is_not_said_has_the_defaults_of_the_clients(
+def test_a_new_bucket_has_the_defaults_of_nats_py(
     nats_server: NatsServer, make: MakeKv, name: str
 ) -> None:
     make(history=1, ttl=None)
@@ -251,10 +251,12 @@ def test_changes_that_cannot_be(admin: JetStreamAdmin, make: MakeKv, name: str) 
     assert admin.kv.delete(f"{name}m") is True
 
 
-# -- keys, beside nats-py --
+# -- keys, read and written beside nats-py --
 
 
-def test_what_nats_py_wrote(admin: JetStreamAdmin, nats_server: NatsServer, name: str) -> None:
+def test_a_bucket_reads_entries_that_nats_py_has_written(
+    admin: JetStreamAdmin, nats_server: NatsServer, name: str
+) -> None:
     async def work(js: JetStreamContext) -> None:
         kv = await js.create_key_value(KeyValueConfig(bucket=name, history=5, storage="memory"))  # type: ignore[arg-type]
         await kv.put("a.b", b"1")
@@ -287,7 +289,9 @@ def test_what_nats_py_wrote(admin: JetStreamAdmin, nats_server: NatsServer, name
         bucket.get("d", direct=True)
 
 
-def test_what_nats_py_reads(nats_server: NatsServer, make: MakeKv, name: str) -> None:
+def test_nats_py_reads_entries_that_a_bucket_has_written(
+    nats_server: NatsServer, make: MakeKv, name: str
+) -> None:
     bucket = make()
     assert bucket.put("a", "é") == 1
     assert bucket.create("b", b"\x00\xff") == 2
@@ -401,8 +405,8 @@ def test_revisions_that_are_not_the_latest(make: MakeKv, name: str) -> None:
 def test_the_history_of_a_key_that_is_written_meanwhile(
     make: MakeKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The only revision goes after the look at the stream, and the new one lies beyond what the
-    stream had then.
+    """The only revision goes after the lookup of the stream, and the new one follows the last
+    sequence of that lookup.
     """
     bucket = make(history=1)
     bucket.put("a", "old")
@@ -468,7 +472,9 @@ def test_keys_values_and_revisions_that_cannot_be(
     assert bucket.status().values == 0
 
 
-def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
+def test_a_put_that_a_bucket_refuses_is_an_error_with_the_reason(
+    admin: JetStreamAdmin, make: MakeKv, name: str
+) -> None:
     small, full = make("s", max_value_size=200), make("f", max_bytes=300)
     assert small.put("a", "x" * 200) == 1
     said = rf"put key a of bucket {name}s: .* larger than max_value_size of bucket {name}s"
@@ -500,7 +506,7 @@ def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: MakeKv, name: str) -
         full.put("a", "x")
 
 
-# -- time --
+# -- expiry and marks of deletions --
 
 
 def test_keys_that_go_by_themselves_leave_a_mark(make: MakeKv) -> None:
@@ -560,8 +566,8 @@ def test_marks_of_deletions_are_removed(make: MakeKv) -> None:
 def test_a_mark_whose_subject_matches_others_stays(
     make: MakeKv, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server stores such a message if somebody publishes it, and purging its subject would purge
-    the others.
+    """A server stores a mark at this subject if somebody publishes it, and purging the subject
+    would purge the others.
     """
     bucket = make()
     for key in ("a.b", "live"):
@@ -595,7 +601,7 @@ def test_a_value_that_is_put_while_marks_are_removed_stays(
     assert list(bucket.keys()) == ["a"]
 
 
-# -- copies, other streams, other domains --
+# -- mirrors, other streams, other domains --
 
 
 def test_a_mirror_reads_from_itself_and_writes_to_its_origin(
@@ -662,7 +668,7 @@ def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: MakeKv, 
     assert [(each.key, each.value) for each in plain.entries()] == [("a", b"own"), ("c", b"own")]
 
 
-def test_what_another_stream_stores_is_no_success(
+def test_a_put_that_another_stream_stores_is_an_error(
     admin: JetStreamAdmin, nats_server: NatsServer, name: str
 ) -> None:
     for stream, key in ((f"KV_{name}", "a"), (f"KV_{name}other", "b")):

@@ -38,10 +38,10 @@ def revisions(found: Iterator[Entry | None], count: int) -> list[int]:
     return [entry.revision for entry in itertools.islice(found, count) if entry is not None]
 
 
-# -- what comes --
+# -- entries and changes --
 
 
-def test_what_is_there_comes_first_then_none_then_changes(
+def test_a_watch_yields_stored_entries_then_none_then_changes(
     make: MakeKv, nats_server: NatsServer
 ) -> None:
     bucket = make(history=64)
@@ -147,7 +147,7 @@ def test_a_key_whose_newest_revision_goes_while_keys_are_listed_has_the_one_befo
     assert [*first, *revisions(found, 3010)] == [*range(2, 3002), 3003, 1]
 
 
-# -- what breaks --
+# -- outages and deletions --
 
 
 def test_consumers_that_are_deleted_and_servers_that_restart(
@@ -276,7 +276,7 @@ def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
             put.append(bucket.put("a", f"{number}"))
             before = nats_cluster.leader_of("KV_moved")
             admin.streams.step_down("KV_moved")
-            # What reaches a leader on its way out may be lost, and its writer hears nothing.
+            # A message to a leader that steps down may be lost without an error for its writer.
             poll(partial(moved, before), 60, TimeoutError)
             put.append(bucket.put("b", f"{number}"))
             came += revisions(found, 2)

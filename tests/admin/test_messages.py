@@ -444,7 +444,9 @@ def test_erase_and_delete(erase: bool) -> None:
             )
 
 
-def test_what_must_stay(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
+def test_a_message_that_deny_delete_protects_cannot_be_removed(
+    admin: JetStreamAdmin, publisher: Publisher, make_stream: Make
+) -> None:
     name = make_stream({"subjects": ["held"], "deny_delete": True})
     publisher.publish([Message("held", b"1")])
     for remove in (admin.messages.erase, admin.messages.delete):

@@ -35,7 +35,7 @@ ALL = [
     if inspect.isclass(value) and issubclass(value, Model) and value.__module__ == module.__name__
 ]
 
-# -- people --
+# -- configurations that people write --
 
 COPIER = {"name": "c", "deliver_subject": "d"}
 COPYING = {"ack_policy": "flow_control", "deliver_subject": "a"}
@@ -153,7 +153,9 @@ REFUSED: list[tuple[type[Model], dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("model", "body", "words"), REFUSED, ids=lambda part: part if isinstance(part, str) else ""
 )
-def test_what_people_may_not_write(model: type[Model], body: dict[str, Any], words: str) -> None:
+def test_a_wrong_configuration_is_an_error_that_names_its_file(
+    model: type[Model], body: dict[str, Any], words: str
+) -> None:
     with pytest.raises(OptionError) as failure:
         model.parse(body, "orders.yaml")
     assert str(failure.value).startswith("orders.yaml: ")
@@ -188,7 +190,7 @@ def test_one_where_several_are_meant() -> None:
     }
 
 
-def test_what_is_sent_is_what_was_set() -> None:
+def test_a_request_body_has_exactly_the_fields_that_were_set() -> None:
     same = {"name": "S", "sources": [{"name": "A"}]}
     given = {**same, "max_age": "1h", "max_bytes": "1g", "discard": "NEW", "metadata": {}}
     sent = {**same, "max_age": 3600 * SECOND, "max_bytes": 2**30, "discard": "new"}
@@ -226,7 +228,7 @@ def test_readable_values(value: object, words: str) -> None:
     assert readable(value) == words
 
 
-# -- servers --
+# -- replies of servers --
 
 STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
 INFO = {
@@ -236,7 +238,7 @@ INFO = {
 }
 
 
-def test_what_a_newer_server_says_is_kept_and_sent_back() -> None:
+def test_fields_of_a_newer_server_are_kept_and_sent_back() -> None:
     said = {
         "name": "S",
         "retention": "for ever",

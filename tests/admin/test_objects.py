@@ -48,11 +48,11 @@ def names(found: Iterator[ObjectInfo]) -> list[str]:
     return [info.name for info in found]
 
 
-# -- objects, and nats-py --
+# -- objects, read and written beside nats-py --
 
 
 def test_sizes(store: Made) -> None:
-    """What is put here nats-py reads, and the other way round; with chunks of other sizes, too."""
+    """nats-py reads objects that this client puts, and the other way round, with chunks of any size."""
     wanted = {f"{size}": content("a", 1, size) for size in (0, 1, CHUNK, CHUNK + 1)}
     for name, data in wanted.items():
         for chunk in (1000, CHUNK, 300_000):
@@ -86,7 +86,7 @@ def test_a_large_object_to_and_from_a_file(store: Made, tmp_path: Path) -> None:
     store.check()
 
 
-def test_what_content_can_be_made_of(store: Made) -> None:
+def test_put_accepts_bytes_iterables_and_files_as_content(store: Made) -> None:
     data = content("a", 1, 300_000)
 
     class Slow(io.RawIOBase):
@@ -125,7 +125,7 @@ def test_what_content_can_be_made_of(store: Made) -> None:
     ["text", ["text"], [1], 7, None, io.StringIO("text")],
     ids=lambda data: type(data).__name__,
 )
-def test_what_content_cannot_be_made_of(store: Made, data: Any) -> None:
+def test_put_refuses_content_that_is_not_bytes(store: Made, data: Any) -> None:
     store.objects.put("a", b"old")
     with pytest.raises(OptionError, match="the content of an object must be bytes"):
         store.objects.put("a", data)
@@ -156,7 +156,7 @@ def test_names(store: Made) -> None:
                 work(wrong)
 
 
-def test_what_stands_beside_the_content(store: Made) -> None:
+def test_put_and_update_meta_store_description_headers_and_metadata(store: Made) -> None:
     headers = {"Content-Type": ["text/plain"], "ü: \r\n": ["1", "2"]}
     put = store.objects.put(
         "a",
@@ -345,7 +345,7 @@ def test_links(make_store: Callable[[], Made]) -> None:
     store.check()
 
 
-# -- changes as they happen --
+# -- watching changes --
 
 
 def test_watching(store: Made) -> None:
@@ -368,7 +368,7 @@ def test_watching(store: Made) -> None:
     assert seen(itertools.islice(changes, 1)) == [("d", 0, True)]
 
 
-# -- other places --
+# -- mirrors and other domains --
 
 
 def test_a_mirror_is_read(store: Made) -> None:
@@ -465,7 +465,7 @@ def test_the_life_of_a_bucket(admin: JetStreamAdmin, store: Made) -> None:
 
 
 def test_a_bucket_of_another_client_is_loaded(admin: JetStreamAdmin, store: Made) -> None:
-    """Whatever it sets differently: nobody reads or writes differently because of it."""
+    """Its other settings change nothing for readers and writers."""
     store.api(f"STREAM.CREATE.OBJ_{store.name}_other", {
         "name": f"OBJ_{store.name}_other", "storage": "memory", "allow_rollup_hdrs": True, "discard": "old",
         "subjects": [f"$O.{store.name}_other.C.>", f"$O.{store.name}_other.M.>"],

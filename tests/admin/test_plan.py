@@ -24,7 +24,9 @@ from tests.support.publish import Message, Publisher
 New = Callable[[], str]
 
 
-def test_what_does_not_fit_to_the_rest_is_refused(admin: JetStreamAdmin, make_stream: Make) -> None:
+def test_a_plan_refuses_a_change_that_conflicts_with_other_settings(
+    admin: JetStreamAdmin, make_stream: Make
+) -> None:
     name = make_stream({"duplicate_window": 120 * 10**9})
     plan = admin.plan({"name": name, "max_age": "10s"}, given_only=True)
     [step] = plan.refused
@@ -56,7 +58,8 @@ def test_filters_that_match_nothing(
             "consumers": [old, *consumers] if name == there else consumers,
         }
 
-    # What the stream holds and will store counts, and what a consumer has already stays.
+    # A filter must match subjects that the stream has or will store; a filter that the consumer
+    # already has may stay.
     moved = described(there, "moved.>", "moved.*.eu")
     admin.apply(admin.plan(moved, described(new, f"{new}.*", f"{new}.a")))
     admin.messages.erase(there, 1)
@@ -133,7 +136,7 @@ def test_a_plan_reads_as_text_and_as_json(
     assert stream_config(api, there).max_bytes == -1
 
 
-# -- another client --
+# -- other clients change the stream between plan and apply --
 
 
 def test_another_client_creates_it_first(
@@ -190,8 +193,10 @@ def test_another_client_deletes_it(admin: JetStreamAdmin, api: Api, new_stream: 
         admin.apply(plan)
 
 
-def test_what_the_server_does_not_do_is_an_error(admin: JetStreamAdmin, new_stream: New) -> None:
-    """A server that knows no limits, as an old one knows no new fields."""
+def test_applying_a_plan_fails_if_the_server_ignores_a_setting(
+    admin: JetStreamAdmin, new_stream: New
+) -> None:
+    """The server ignores `max_msgs`, as an old server ignores a field that it does not know."""
     name = new_stream()
     plan = admin.plan({"name": name, "subjects": ["plan.>"], "max_msgs": 5})
 
@@ -206,7 +211,7 @@ def test_what_the_server_does_not_do_is_an_error(admin: JetStreamAdmin, new_stre
         carry_out(meddled(admin.options, forget), plan)
 
 
-# -- descriptions --
+# -- descriptions in files --
 
 YAML = """\
 # Two streams, in two documents.
@@ -329,7 +334,7 @@ WRONG_FILES: list[tuple[str, str | bytes | None, str]] = [
 
 
 @pytest.mark.parametrize(("name", "text", "words"), WRONG_FILES, ids=lambda value: str(value)[:60])
-def test_what_a_description_cannot_be(
+def test_a_wrong_description_is_an_error_that_names_the_file(
     name: str, text: str | bytes | None, words: str, tmp_path: Path
 ) -> None:
     path = tmp_path / name
@@ -341,7 +346,7 @@ def test_what_a_description_cannot_be(
     assert words in str(caught.value)
 
 
-# -- through JetStreamAdmin --
+# -- plans and descriptions through JetStreamAdmin --
 
 
 @pytest.fixture
@@ -360,7 +365,7 @@ def test_a_plan_that_is_half_done_says_so(admin: JetStreamAdmin, names: tuple[st
     assert names[0] in admin.streams.names()
 
 
-def test_what_is_described_is_what_differs_from_the_defaults(
+def test_describe_returns_the_settings_that_differ_from_the_defaults(
     admin: JetStreamAdmin, names: tuple[str, ...]
 ) -> None:
     admin.streams.create(

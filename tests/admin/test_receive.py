@@ -151,11 +151,11 @@ def test_deliveries_that_are_missing(
             next(messages)
 
 
-def test_what_comes_while_the_server_is_asked_is_received(
+def test_a_delivery_during_the_check_of_the_connection_is_received_once(
     admin: JetStreamAdmin, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No heartbeat has come, so the receiver asks; a delivery that comes before the reply comes
-    only once.
+    """The receiver misses a heartbeat and asks the server; the delivery arrives before the
+    reply.
     """
     admin.consumers.create(
         stream, "c", ack_policy="none", deliver_subject=f"d.{stream}", idle_heartbeat="100ms"
@@ -179,10 +179,10 @@ def test_what_comes_while_the_server_is_asked_is_received(
     assert sequences(admin.consumers.receive(stream, "c", timeout=20), 1) == [1]
 
 
-def test_what_others_publish_there(
+def test_messages_that_others_publish_to_the_deliver_subject_are_ignored(
     nats_server: NatsServer, admin: JetStreamAdmin, stream: str, fill: Fill
 ) -> None:
-    """It is no delivery, and no status of the server; and nobody is answered but the server."""
+    """The receiver takes them for no delivery and no status, and answers only the server."""
     subject = f"d.{stream}"
     admin.consumers.create(stream, "c", deliver_subject=subject)
     messages = admin.consumers.receive(stream, "c")
@@ -271,7 +271,9 @@ def test_a_consumer_that_delivers_elsewhere_is_followed(admin: JetStreamAdmin, s
         next(messages)
 
 
-def test_what_cannot_be_received(admin: JetStreamAdmin, stream: str) -> None:
+def test_receive_refuses_pull_consumers_missing_consumers_and_wrong_timeouts(
+    admin: JetStreamAdmin, stream: str
+) -> None:
     admin.consumers.create(stream, "c", DEFAULT_CONSUMER)
     with pytest.raises(
         JetStreamError, match=f"consumer c of stream {stream} has no deliver_subject: use next"

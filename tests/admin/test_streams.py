@@ -261,7 +261,7 @@ def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
         template("nothing.json")
 
 
-# -- look --
+# -- load and list --
 
 
 def test_load_and_subjects(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
@@ -363,7 +363,7 @@ def test_origins_and_their_lag(admin: JetStreamAdmin, name: str, publisher: Publ
     assert sources[0].active == -1
 
 
-# -- change --
+# -- update, copy and seal --
 
 
 def test_plan_and_update(admin: JetStreamAdmin, name: str) -> None:
@@ -423,7 +423,7 @@ def test_copy(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
         admin.streams.copy(f"{name}A", f"{name}C")
     with pytest.raises(OptionError, match=f"stream {name}C: there is no field"):
         admin.streams.copy(f"{name}A", f"{name}C", subject="a")
-    # What copies another stream.
+    # Streams that copy another stream.
     origin = {"name": ORIGIN, "filter_subject": "origin.a"}
     for field, value in (("mirror", origin), ("sources", [origin])):
         copier = admin.streams.create(f"{name}{field}", {field: value}).config
@@ -447,7 +447,7 @@ def test_seal_and_copy_a_sealed_stream(admin: JetStreamAdmin, name: str, fill: F
     assert (copied.sealed, copied.deny_delete, copied.deny_purge) == (False, True, True)
 
 
-# -- remove --
+# -- purge and delete --
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_purge_what_cannot_be_and_delete(admin: JetStreamAdmin, name: str, fill:
     assert admin.streams.delete(name, missing_ok=True) is False
 
 
-# -- where it is --
+# -- servers and replicas --
 
 
 def test_the_nearest_stream_is_named(admin: JetStreamAdmin, name: str) -> None:
@@ -538,8 +538,10 @@ def test_without_a_cluster_there_is_one_replica(
         admin.streams.remove_peer(name, "")
 
 
-def test_what_somebody_else_creates_meanwhile(admin: JetStreamAdmin, name: str, api: Api) -> None:
-    """Between the look and the creation of `load_or_create`."""
+def test_load_or_create_names_differences_of_a_stream_that_another_client_creates(
+    admin: JetStreamAdmin, name: str, api: Api
+) -> None:
+    """The other client does so between the lookup and the creation of `load_or_create`."""
     look = admin.streams.load
 
     def quick(stream: str, **options: Any) -> Any:

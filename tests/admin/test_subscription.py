@@ -22,7 +22,7 @@ authorization { users: [
 """
 
 
-def test_what_cannot_be_sent_is_refused_before(
+def test_impossible_requests_and_replies_are_errors_before_anything_is_sent(
     admin: JetStreamAdmin, nats_server: NatsServer
 ) -> None:
     with (

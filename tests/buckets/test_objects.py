@@ -96,7 +96,7 @@ def test_a_meta_message_comes_back_as_it_was_and_nats_py_reads_it(meta: ObjectMe
     assert info.is_link() == (meta.link is not None)
 
 
-def test_what_other_clients_write_differently() -> None:
+def test_metadata_keeps_unknown_fields_and_accepts_missing_ones() -> None:
     newer = {**json.loads(GO), "compression": {"with": "s2"}, "options": {"encrypted": True}}
     meta = ObjectMeta.from_json(json.dumps(newer).encode(), "B")
     assert meta.model_extra == {"compression": {"with": "s2"}}
@@ -136,7 +136,7 @@ def broken(**fields: Any) -> bytes:
         (broken(options={"link": {"name": "x"}}), "no usable field options.link.bucket"),
     ],
 )
-def test_what_is_malformed(data: bytes, said: str) -> None:
+def test_malformed_metadata_is_an_error_that_names_the_bucket(data: bytes, said: str) -> None:
     with pytest.raises(ProtocolError, match=said) as caught:
         ObjectMeta.from_json(data, "MY_BUCKET")
     assert "bucket MY_BUCKET" in str(caught.value)
@@ -166,12 +166,12 @@ def test_digests(sha: bytes) -> None:
         "SHA-256=a b" * 9,
     ],
 )
-def test_what_is_no_digest(text: str) -> None:
+def test_a_malformed_digest_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="the digest '"):
         digest_bytes(text)
 
 
-# What is there
+# Listing the objects
 
 
 def meta_row(name: str, **fields: Any) -> Row:
@@ -242,7 +242,7 @@ def test_tasks_are_as_even_as_the_objects_are() -> None:
     assert [len(group) for group in groups] == [25, 25, 25, 25]
     groups = pack([stored(at, 1000) for at in range(1, 5)], max_objects=9, min_groups=3)
     assert [len(group) for group in groups] == [1, 2, 1]
-    # What is large by itself does not keep the others together.
+    # An object that is large by itself does not keep the others together.
     large = pack(
         [stored(1, 10**9), *(stored(at, 10) for at in range(2, 10))], max_objects=1000, min_groups=4
     )
@@ -253,7 +253,7 @@ def test_tasks_are_as_even_as_the_objects_are() -> None:
     assert [len(group) for group in pack(huge, max_objects=40, with_content=False)] == [33, 34, 33]
 
 
-def test_what_no_binary_column_can_hold() -> None:
+def test_an_object_too_large_for_a_binary_column_is_an_error() -> None:
     refuse_large(ObjectMeta(bucket="B", name="fits", size=LARGEST_CONTENT), "B")
     with pytest.raises(
         JetStreamError, match=r"bucket B, object 'big' has 2,147,483,648 bytes.*contentOff=true"

@@ -106,7 +106,7 @@ def test_messages_in_counters() -> None:
         ([WENT], [], "exactly-once", False, "t"),
     ],
 )
-def test_what_a_sink_may_store_again(
+def test_repeatable_returns_the_rows_that_a_sink_may_store_again(
     errors: list[str], warnings: list[str], level: str | None, own_ids: bool, repeated: str
 ) -> None:
     step = Step("x", errors=errors, warnings=warnings, again=frozenset("a"), twice=frozenset("t"))

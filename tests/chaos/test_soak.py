@@ -35,7 +35,7 @@ VERDICTS: dict[str, Callable[[int, str], float]] = {
 
 
 @pytest.mark.parametrize("value", VERDICTS.values(), ids=VERDICTS)
-def test_what_has_not_grown(value: Callable[[int, str], float]) -> None:
+def test_a_measure_that_has_not_grown_passes(value: Callable[[int, str], float]) -> None:
     assert grown(rows(value)) == []
 
 
@@ -46,7 +46,7 @@ def test_a_leak_is_found_by_its_measure(leak: str) -> None:
     assert found.startswith(f"{MEASURES[leak].of}: ")
 
 
-def test_what_was_not_measured_is_no_success() -> None:
+def test_a_measure_without_values_fails() -> None:
     some = rows(lambda minute, name: 20)
     assert grown([{**row} if minute < 50 else {} for minute, row in enumerate(some)]) == [
         f"{measure.of}: not measured" for measure in MEASURES.values()

@@ -398,11 +398,11 @@ class TestWriting:
         self, linked: Linked, stream: MakeStream, delivery: str, domain: str, named: bool
     ) -> None:
         s = stream(domain)
-        # What is sent again because its answer is late counts as a duplicate.
+        # A row that is sent again because its answer is late counts as a duplicate.
         given = {"ackTimeout": "60s", **({"stream": s.name} if named else {})}
         writer = sink(linked.other(domain).url, delivery, domain=domain, **given)
         task, other = WriteTask(s.name, 1, 0), linked.other(domain)
-        # What is published before that waits for a retry.
+        # A row that is published before that waits for a retry.
         wait_until(
             lambda: f"{s.subject}.>" in str(other.monitor("/leafz?subs=1")),
             "the link knows the stream",
@@ -478,7 +478,7 @@ class TestWriting:
                 b"row %d" % n for n in range(500)
             ]
 
-    def test_what_another_domain_stores_does_not_count(
+    def test_a_row_that_another_domain_stores_is_refused(
         self, linked: Linked, stream: MakeStream, delivery: str
     ) -> None:
         near = stream("hub")

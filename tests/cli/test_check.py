@@ -88,7 +88,7 @@ STREAM_THRESHOLDS: list[tuple[dict[str, Any], list[str]]] = [
     ({"lag_critical": 200}, ["lag of B: 200, critical if 200 or more"]),
     ({"lag_critical": 201, "lag_warn": 11}, ["lag of B: 200, warning if 11 or more"]),
     ({"lag_critical": 0, "lag_warn": -1}, []),
-    # What was never seen is as old as the stream.
+    # A source that was never seen is as old as the stream.
     ({"seen_critical": "1h"}, ["active of B: 1h, critical if 1h or more"]),
     ({"seen_critical": "61m"}, []),
     ({"peer_expect": 2}, ["peers: 3, critical if not 2"]),
@@ -122,8 +122,8 @@ def test_the_thresholds_of_a_stream(thresholds: dict[str, Any], wrong: list[str]
     )
 
 
-def test_of_sources_with_one_name_the_worst_counts() -> None:
-    """With other filters, or in other domains."""
+def test_the_worst_of_several_sources_with_one_name_counts() -> None:
+    """Sources with one name differ in their filters or domains."""
     first, last = (
         {"name": "A", "lag": 200, "active": 9 * SECOND},
         {"name": "A", "lag": 0, "active": SECOND},
@@ -153,7 +153,7 @@ def test_of_sources_with_one_name_the_worst_counts() -> None:
         ),
     ],
 )
-def test_what_is_wrong_whatever_the_thresholds_are(
+def test_faults_of_a_stream_are_reported_without_thresholds(
     changes: dict[str, Any], wrong: list[str]
 ) -> None:
     assert wrong_with_stream(changes, {}) == wrong

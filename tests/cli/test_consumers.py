@@ -76,6 +76,41 @@ def test_ls_shows_kind_filters_and_counts(admin: JetStreamAdmin, stream: str, do
     assert do("names", stream).out == "a\nb\np\n"
 
 
+def test_handover_shows_where_a_query_begins(
+    admin: JetStreamAdmin, stream: str, do: Command, run: Command
+) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="a")
+    for delivery in admin.consumers.next(stream, "a", 4, ack="none"):
+        if delivery.message.seq in (1, 2, 4):
+            admin.consumers.ack(delivery)
+    ran = do("handover", stream, "a")
+    title, *lines = (" ".join(line.split()) for line in ran.out.splitlines())
+    assert title == f"A query that takes over from consumer a of stream {stream}"
+    time = admin.messages.get(stream, 3).time
+    assert lines == [
+        "begins at sequence 3",
+        f"first message sequence 3, stored at {time}",
+        "messages to read 4",
+        "never delivered 2",
+        "delivered, read again 2",
+        "of these not acknowledged 1",
+        "of these acknowledged 1",
+        "ack floor 2",
+        "last delivered 4",
+        "ack policy explicit",
+        "the consumer is not in use",
+        "",
+        f'.option("stream", "{stream}")',
+        '.option("startingConsumer", "a")',
+    ]
+    data = do("handover", stream, "a", "--json").json
+    assert data["options"] == {"stream": stream, "startingConsumer": "a"}
+    assert (data["first_sequence"], data["first_time"], data["read_again"]) == (3, str(time), 2)
+    admin.consumers.pause(stream, "a", "1h")
+    assert re.search("the consumer is +paused", do("handover", stream, "a").out)
+    refused(run("handover", stream, "b"), 1, f"look at consumer b of stream {stream}")
+
+
 def test_find_lists_consumers_of_one_stream_or_all(
     admin: JetStreamAdmin, stream: str, do: Command
 ) -> None:

@@ -132,7 +132,7 @@ def test_a_jwt_alone_is_stored_as_the_nats_tool_does(
     assert succeed("context", "show", "prod").rows[1:] == [["jwtSecret", "***"]]
 
 
-def test_what_is_no_context_leaves_the_files_alone(root: Path) -> None:
+def test_a_refused_context_command_leaves_the_files_unchanged(root: Path) -> None:
     succeed("context", "save", "a", "--server", "nats://ann:x@h", "--select")
     before = {path: path.read_text() for path in root.rglob("*") if path.is_file()}
     for line, problem in {

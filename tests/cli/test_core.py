@@ -168,7 +168,7 @@ def answering(admin: JetStreamAdmin, subject: str, *answers: bytes) -> Iterator[
 
 @pytest.fixture
 def silent_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """A function after which the time of each request is over when so many replies have come."""
+    """A function that ends the time of each later request after `count` replies."""
     get, came = Inbox.get, dict[int, int]()
 
     def install(count: int) -> None:
@@ -230,7 +230,7 @@ def test_a_request_that_nobody_answers_ends_with_3(run: Command, admin: JetStrea
 
 
 def ask(client: Raw, *messages: Message) -> Callable[[str], None]:
-    """What publishes requests as soon as a command has subscribed."""
+    """A function that publishes requests as soon as a command has subscribed."""
     frames = [message.frame(f"answers.{number}") for number, message in enumerate(messages, 1)]
     return lambda line: publish(client, *frames) if line.startswith("Replying") else None
 
@@ -277,7 +277,9 @@ accounts { A { users: [
 """
 
 
-def test_what_the_account_may_not_use_is_named(nats_server_factory: Start, on_note: OnNote) -> None:
+def test_commands_name_the_subject_that_the_account_may_not_use(
+    nats_server_factory: Start, on_note: OnNote
+) -> None:
     url = nats_server_factory(config=USERS).url
     ann, bob = (("--user", user, "--password", "p") for user in ("ann", "bob"))
     refused(

@@ -38,7 +38,7 @@ def s(stream: MakeStream, admin: JetStreamAdmin, do: Command) -> Iterator[Stream
     admin.streams.delete(kept)
 
 
-def test_what_consumers_gave_up_is_listed(
+def test_ls_prints_the_messages_that_consumers_gave_up(
     do: Command, run: Command, s: Stream, admin: JetStreamAdmin
 ) -> None:
     first, *others = do("ls", s.name).out.splitlines()

@@ -56,7 +56,7 @@ def test_a_flag_of_all_commands_works_or_is_answered(flag: str) -> None:
             refused(run_command(*line), 2, f"there is no option {flag}: ")
 
 
-def test_what_an_answer_names_is_there() -> None:
+def test_hints_name_only_commands_and_flags_that_exist() -> None:
     commands = dict(walk(ROOT))
     flags = {
         flag for command in commands.values() for option in command.params for flag in option.opts

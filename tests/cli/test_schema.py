@@ -77,7 +77,9 @@ def test_an_error_is_a_reply_of_every_type(
     assert schema_faults({"name": "S", "error": reply["error"]}, f"{API}stream_create_request")
 
 
-def test_what_is_not_as_its_type_says(run: Command, do: Command, tmp_path: Path) -> None:
+def test_json_that_breaks_its_schema_is_reported_with_the_field(
+    run: Command, do: Command, tmp_path: Path
+) -> None:
     file = tmp_path / "reply.json"
     file.write_text(json.dumps({"type": f"{API}stream_names_response", "total": "many"}))
     ran = run("check", file)
@@ -104,7 +106,7 @@ def test_what_is_not_as_its_type_says(run: Command, do: Command, tmp_path: Path)
 
 
 @pytest.mark.parametrize("standard", [False, True])
-def test_what_is_not_utf8_ends_with_2(standard: bool, tmp_path: Path) -> None:
+def test_input_that_is_not_utf8_exits_with_code_2(standard: bool, tmp_path: Path) -> None:
     def validate(body: bytes) -> Ran:
         file.write_bytes(body)
         given = "-" if standard else file

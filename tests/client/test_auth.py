@@ -257,7 +257,7 @@ def test_files_sent_with_the_job_are_found_by_their_base_name(tmp_path: Path) ->
         assert asked == ["me.creds"]
 
 
-#: What may stand around the blocks of a PEM file.
+#: Text that may stand around the blocks of a PEM file.
 AROUND: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "comment in UTF-8": ("# Zertifizierungsstelle für Übungen\n".encode(), bytes),
     "comment in Latin-1": ("# Zertifizierungsstelle für Übungen\n".encode("latin-1"), bytes),
@@ -268,7 +268,7 @@ AROUND: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
 
 
 @pytest.mark.parametrize(("front", "change"), AROUND.values(), ids=AROUND.keys())
-def test_what_is_around_a_pem_block_does_not_matter(
+def test_text_around_a_pem_block_is_ignored(
     tmp_path: Path,
     private_files: Path,
     pems: dict[str, str],

@@ -143,7 +143,7 @@ def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
         late.get(60)
 
 
-def test_who_waits_for_the_attempt_of_another_does_not_end_it(
+def test_a_caller_that_stops_waiting_does_not_end_anothers_attempt(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_timing(monkeypatch, late=0.0)
@@ -470,8 +470,8 @@ def test_a_question_without_an_answer_is_asked_again(
         assert "memory" in connection.ask(INFO, b"", context="look at the account")
         # The third one too is sent again if its reply is late.
         assert proxy.client_bytes.count(b"PUB $JS.API.INFO") >= 3
-        # What may change something is sent once. Its reply is of another kind than those that may
-        # still come.
+        # A request that may change something is sent once. Its reply is of another kind than those
+        # that may still come.
         proxy.drop_frames(b"stream_names_response", 1)
         with pytest.raises(RequestTimeout):
             connection.request("$JS.API.STREAM.NAMES", b"", context="list the streams", timeout=0.5)
@@ -775,7 +775,7 @@ def test_a_message_that_a_cut_may_have_lost_is_not_confirmed(
         assert proxy.client_bytes.count(b"PUB asked") == 1
 
 
-def test_what_came_last_is_not_read_with_the_next_connection(
+def test_bytes_of_a_lost_connection_are_not_read_with_the_next(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abort = TcpWire.abort
@@ -981,8 +981,8 @@ Connected = Callable[[], Awaitable[tuple[TcpWire, asyncio.Transport]]]
 
 @contextlib.contextmanager
 def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
-    """What makes an encrypted transport, and the plain one below it, to a peer that does what
-    `serve` says.
+    """A function that makes an encrypted transport, and the plain one below it, to a peer that runs
+    `serve`.
     """
     authority = trustme.CA()
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

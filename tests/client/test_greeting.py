@@ -1,4 +1,4 @@
-"""What a server may say between CONNECT and its PONG: each login goes on, however long the server
+"""Lines of a server between CONNECT and its PONG: each login goes on, however long the server
 takes.
 """
 
@@ -223,7 +223,7 @@ def test_a_login_without_an_answer_names_the_option() -> None:
         ((b"PING\r\n",) * 5000, "the server at h:1 sent 1,000 lines and no PONG"),
     ],
 )
-def test_what_does_not_belong_there_ends_the_attempt(lines: tuple[bytes, ...], says: str) -> None:
+def test_unexpected_lines_before_pong_end_the_attempt(lines: tuple[bytes, ...], says: str) -> None:
     with pytest.raises(NotNats) as caught:
         answered(*lines)
     assert str(caught.value) == says

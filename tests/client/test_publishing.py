@@ -52,7 +52,7 @@ def server() -> Iterator[NatsServer]:
 
 @pytest.fixture
 def proxy(server: NatsServer) -> Iterator[WireProxy]:
-    """What stands between the connection and the server."""
+    """A proxy between the connection and the server."""
     with WireProxy(server.url) as running:
         yield running
 
@@ -200,7 +200,7 @@ def test_a_publish_that_is_not_permitted() -> None:
             # The connection goes on.
             inbox.send(frames(inbox, 4, 5))
             assert replies_until(inbox, 4)
-            # What else the connection publishes may be what the inbox asks about.
+            # The inbox may ask about another message that the connection publishes.
             with pytest.raises(PermissionDenied):
                 connection.request("$JS.API.INFO", b"", context="look")
             found = error(inbox, PermissionDenied)
@@ -239,7 +239,7 @@ def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> 
     assert stored(server.url) == 300
 
 
-def test_what_is_sent_during_an_outage_does_not_fill_an_inbox(
+def test_frames_sent_during_an_outage_do_not_fill_an_inbox(
     proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_limits(monkeypatch, inbox=5 << 20)

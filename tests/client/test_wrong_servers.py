@@ -140,7 +140,9 @@ MONITORING = (
         ("ws", "clients", "answered 'INFO .*', which is not a WebSocket but needs a nats:// URL "),
     ],
 )
-def test_what_answers_is_named_at_once(ports: Ports, scheme: str, port: str, says: str) -> None:
+def test_the_error_names_the_kind_of_server_that_answers(
+    ports: Ports, scheme: str, port: str, says: str
+) -> None:
     number = getattr(ports, port)
     with pytest.raises(
         WrongServer,
@@ -162,7 +164,7 @@ def test_what_answers_is_named_at_once(ports: Ports, scheme: str, port: str, say
     ],
 )
 @pytest.mark.usefixtures("no_second_attempt")
-def test_what_may_be_a_server_that_starts_is_waited_for(
+def test_connecting_waits_for_a_server_that_may_be_starting(
     ports: Ports, scheme: str, port: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{scheme}://{LOOPBACK}:{getattr(ports, port)}"

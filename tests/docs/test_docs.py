@@ -343,6 +343,20 @@ def test_examples_of_the_pages_on_progress_and_data_loss(
 
 
 @pytest.mark.full
+def test_the_example_of_the_page_on_migrating(
+    spark: SparkSession,
+    shop: NatsServer,
+    run_page: Callable[[str], dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = run_page("docs/migrating.md")
+    assert names["rows"].count() == MESSAGES - 4
+    assert "{'stream': 'ORDERS', 'startingConsumer': 'billing'}\n" in capsys.readouterr().out
+    with Publisher(shop.url) as publisher:
+        assert "billing" not in publisher.api("CONSUMER.NAMES.ORDERS")["consumers"]
+
+
+@pytest.mark.full
 def test_the_example_of_the_page_on_query_features(
     spark: SparkSession, run_page: Callable[[str], dict[str, Any]]
 ) -> None:

@@ -27,6 +27,9 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "eu_reader": need("read", stream="ORDERS", subjects=["orders.eu.>"]),
     "direct_reader": need("read-direct", stream="ORDERS"),
     "finder": merged(need("read"), need("find-streams")),
+    "successor": merged(
+        need("read", stream="ORDERS"), need("starting-consumer", stream="ORDERS", durable="billing")
+    ),
     "letters_reader": need("dead-letters-read", stream="ORDERS"),
     "query": merged(
         need("read", stream="EVENTS"), need("durable", stream="EVENTS", durable="spark")

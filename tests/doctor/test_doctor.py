@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trustme
 
-from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.doctor.checks import check_stream
 from spark_jetstream.doctor.findings import Finding, within
@@ -97,6 +97,59 @@ def test_a_healthy_server_has_no_trouble(nats_server: NatsServer, stream: MakeSt
     assert (
         f"$JS.API.DIRECT.GET.{orders.name}: "
         in succeed("doctor", "--no-spark", *given, "-a", url=nats_server.url).out
+    )
+
+
+def test_a_consumer_to_begin_after(nats_server: NatsServer, stream: MakeStream) -> None:
+    """Whether it exists, where the query begins, its filter, and a work queue, which needs none."""
+    orders = stream()
+    orders.fill_in_turn(6, "ab")
+    given = ("--stream", orders.name, "--starting-consumer", "c")
+    wrong(
+        "startingConsumer",
+        1,
+        nats_server.url,
+        *given,
+        text=f"look at consumer c of stream {orders.name}",
+        advice=f"spark-jetstream consumer ls {orders.name}",
+    )
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        admin.consumers.create(orders.name, DEFAULT_CONSUMER, durable_name="c")
+        for delivery in admin.consumers.next(orders.name, "c", 4, ack="none"):
+            if delivery.message.seq in (1, 3):
+                admin.consumers.ack(delivery)
+        code, findings = look(nats_server.url, *given)
+        assert (code, trouble(findings)) == (0, {})
+        assert findings["startingConsumer"]["said"] == (
+            "the query begins at sequence 2: 2 messages never delivered; 3 messages between "
+            "sequence 2 and 4 were delivered; 2 of them not acknowledged; all are read again"
+        )
+        assert f"$JS.API.CONSUMER.INFO.{orders.name}.c" in findings
+        wrong(
+            "startingConsumer",
+            0,
+            nats_server.url,
+            *given,
+            "--filter",
+            f"{orders.subject}.a",
+            status="warning",
+            text=f"not all messages of {orders.subject}.> are read",
+            advice="set option subjects",
+        )
+        queue = stream(retention="workqueue", allow_direct=True)
+        admin.consumers.create(queue.name, DEFAULT_CONSUMER, durable_name="c")
+    wrong(
+        "startingConsumer",
+        1,
+        nats_server.url,
+        "--stream",
+        queue.name,
+        "--for",
+        "direct",
+        "--starting-consumer",
+        "c",
+        text="a work queue hands over by itself",
+        advice="delete the consumer",
     )
 
 

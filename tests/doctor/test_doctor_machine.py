@@ -65,7 +65,7 @@ def test_a_java_that_spark_does_not_start_on_fails(tmp_path: Path) -> None:
         assert (finding.status, text in finding.said) == ("failed", True)
 
 
-def test_what_follows_the_address_of_a_remote_spark_is_not_shown() -> None:
+def test_the_doctor_hides_the_parameters_of_a_spark_remote_address() -> None:
     for parameters in ("/;token=s3cret;user_id=ann", ";token=s3cret", "/s3cret"):
         assert java({"SPARK_REMOTE": f"sc://far:443{parameters}"}, "4.3.0").said.endswith(
             "(SPARK_REMOTE=sc://far:443)"
@@ -233,7 +233,7 @@ def test_spark_must_find_the_format(tmp_path: Path) -> None:
 def test_a_script_that_hides_a_package_is_named_and_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The doctor looks where a worker does, and does not run what is there."""
+    """The doctor looks for modules where a worker does, and does not run them."""
     (tmp_path / "nats.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     environ = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}

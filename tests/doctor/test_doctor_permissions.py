@@ -29,6 +29,7 @@ CHOICES = {
     "read": "--stream S --for read --for direct",
     "filtered": "--stream S --for read --filter s.a",
     "durable": "--stream S --durable spark",
+    "after": "--stream S --starting-consumer spark",
     "directly": "--stream S --durable spark --for direct",
     "queue": "--stream Q --durable spark",
     "write": "--stream S --for exactly-once --subject s.a",
@@ -50,10 +51,19 @@ def lines_of(name: str) -> tuple[Permission, ...]:
     def given(option: str) -> list[str]:
         return re.findall(rf"--{option} (\S+)", CHOICES[name])
 
-    once = ("stream", "bucket", "object-bucket", "subject", "durable")
-    stream, bucket, objects, subject, durable = (next(iter(given(option)), None) for option in once)
+    once = ("stream", "bucket", "object-bucket", "subject", "durable", "starting-consumer")
+    stream, bucket, objects, subject, durable, after = (
+        next(iter(given(option)), None) for option in once
+    )
     job = Job(
-        tuple(given("for")), stream, bucket, objects, subject, tuple(given("filter")), durable
+        tuple(given("for")),
+        stream,
+        bucket,
+        objects,
+        subject,
+        tuple(given("filter")),
+        durable,
+        after,
     )
     return job.completed().permissions(ConnectionOptions(), queue=name == "queue", old=False)
 
@@ -322,4 +332,7 @@ def test_the_doctor_publishes_nothing_but_questions(server: NatsServer, name: st
             "$JS.EVENT.ADVISORY.API"
         }  # the server's own
     stream = next(stream for stream in STREAMS if f"$JS.API.STREAM.INFO.{stream}" in asked)
-    assert asked - {WHO_AM_I} == {"$JS.API.INFO", f"$JS.API.STREAM.INFO.{stream}"}
+    questions = {"$JS.API.INFO", f"$JS.API.STREAM.INFO.{stream}"}
+    if name == "after":
+        questions.add(f"$JS.API.CONSUMER.INFO.{stream}.spark")
+    assert asked - {WHO_AM_I} == questions

@@ -90,7 +90,7 @@ def scrape(listener: JetStreamListener) -> dict[Sample, float]:
         return samples(reply.read().decode())
 
 
-def test_what_prometheus_gets(listener: JetStreamListener) -> None:
+def test_prometheus_scrapes_the_progress_and_lag_of_a_query(listener: JetStreamListener) -> None:
     before = time.time()
     listener.onQueryStarted(started())
     query = ("orders", str(QUERY))
@@ -300,7 +300,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         JetStreamListener(port=0)
 
 
-# -- what the page and the dashboard name --
+# -- metrics in the page and the dashboard --
 
 
 def exported(listener: JetStreamListener) -> set[str]:

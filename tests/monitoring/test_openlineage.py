@@ -100,7 +100,7 @@ BEFORE = offset("ORDERS", 11, 0)
         "nothing yet",
     ],
 )
-def test_what_a_micro_batch_read(
+def test_an_event_has_the_sequences_that_a_micro_batch_read(
     collector: Collector, source: dict[str, Any], sequences: list[Any]
 ) -> None:
     listener = listening(collector)

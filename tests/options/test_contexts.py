@@ -193,7 +193,9 @@ def test_authentication(
         (b"\xff\xfe" + SECRET.encode(), "is not UTF-8 text"),
     ],
 )
-def test_what_is_refused(home: Path, content: dict[str, Any] | bytes, words: str) -> None:
+def test_a_wrong_context_is_an_error_that_shows_no_secret(
+    home: Path, content: dict[str, Any] | bytes, words: str
+) -> None:
     (home / "prod.json").write_bytes(
         content if isinstance(content, bytes) else json.dumps(content).encode()
     )
@@ -329,7 +331,9 @@ def test_executors_do_not_need_the_context(home: Path) -> None:
         ),
     ],
 )
-def test_what_the_variables_stand_for(environ: dict[str, str], expected: dict[str, str]) -> None:
+def test_nats_variables_become_the_options_of_a_connection(
+    environ: dict[str, str], expected: dict[str, str]
+) -> None:
     assert environment_options(environ) == expected
 
 
@@ -348,7 +352,9 @@ def test_what_the_variables_stand_for(environ: dict[str, str], expected: dict[st
         ({"NATS_SOCKS_PROXY": SECRET}, "NATS_SOCKS_PROXY"),
     ],
 )
-def test_what_the_variables_cannot_say(environ: dict[str, str], named: str) -> None:
+def test_unusable_nats_variables_are_an_error_that_names_them(
+    environ: dict[str, str], named: str
+) -> None:
     with pytest.raises(OptionError, match=named) as caught:
         environment_options(environ)
     assert SECRET not in str(caught.value)
@@ -423,7 +429,9 @@ def test_an_error_says_that_a_value_comes_from_the_environment(
 
 
 @pytest.mark.usefixtures("selection")
-def test_what_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_options_win_over_variables_and_the_selected_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("NATS_URL", "nats://elsewhere:1")
     monkeypatch.setenv("NATS_CREDS", "/no/such.creds")
     resolved = JetStreamAdmin.from_environment(servers="nats://here:1", TOKEN=SECRET).options

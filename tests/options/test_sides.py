@@ -20,6 +20,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.names import (
     CommaList,
+    ConsumerNames,
     Identifier,
     KeyFilter,
     Name,
@@ -99,6 +100,7 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "subjects": ("a.*,b.>", {}, ("a.*", "b.>")),
     "startingOffsets": ('{"ORDERS": 1001}', {}, (("ORDERS", 1001),)),
     "startingTimestamp": ("2026-03-01T12:00:00Z", {}, 1_772_366_400_000_000_000),
+    "startingConsumer": ('{"ORDERS": "billing"}', {}, (("ORDERS", "billing"),)),
     "endingOffsets": ('{"ORDERS": 2001}', {}, (("ORDERS", 2001),)),
     "endingTimestamp": ("1772366400000", {}, 1_772_366_400_000_000_000),
     "failOnDataLoss": ("false", {}, False),
@@ -190,7 +192,7 @@ def test_secret_options_have_names_that_spark_redacts() -> None:
 
 
 def test_without_options_every_field_has_its_default() -> None:
-    # What the defaults are is in tests/compat/formats/interface.json.
+    # tests/compat/formats/interface.json has the defaults.
     assert source() == SourceOptions(streaming=True, streams=("ORDERS",))
     for streaming in (STREAM, BATCH):
         assert sink(streaming) == SinkOptions(streaming=streaming)
@@ -247,7 +249,7 @@ def test_values_of_other_types_are_taken_as_their_text() -> None:
     assert (written.max_retries, written.subject, written.write_id) == (0, None, "20260301")
 
 
-def test_what_follows_from_the_options_of_a_connection() -> None:
+def test_connection_options_determine_the_api_prefix_and_tls() -> None:
     for options, prefix in (
         ({}, "$JS.API"),
         ({"domain": "hub"}, "$JS.hub.API"),
@@ -284,7 +286,7 @@ def test_a_timestamp_wins_over_offsets_without_an_error() -> None:
     ).streams == ("ORDERS",)
 
 
-def test_what_may_stand_together() -> None:
+def test_options_that_do_not_conflict_are_accepted_together() -> None:
     assert source(
         False, startingOffsets='{"ORDERS": 5}', endingOffsets='{"ORDERS": 5}'
     ).ending_offsets
@@ -565,6 +567,32 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         "option contentOff has no meaning without objectBucket",
     ),
     (STREAM, {"pathGlobFilter": "*"}, "pathGlobFilter", "no meaning without objectBucket"),
+    # a consumer to begin after
+    *(
+        (STREAM, {"startingConsumer": text}, "startingConsumer", why)
+        for text, why in (
+            ("a.b", "must be the name of one consumer, without blanks, dots"),
+            ("a,b", "must name one consumer, not a list"),
+            ("{", "is not valid JSON"),
+            ("{}", "names no stream in its JSON"),
+            ('{"ORDERS": 5}', 'for stream "ORDERS" must be the name of one consumer'),
+            ('{"ORDERS": "a b"}', 'for stream "ORDERS" must be the name of one consumer'),
+            ('{"ORDERS": "a", "ORDERS": "b"}', 'names "ORDERS" twice'),
+            ('{"OTHER": "a"}', 'names stream "OTHER", which option stream does not'),
+        )
+    ),
+    (
+        STREAM,
+        {"stream": "A,B", "startingConsumer": '{"A": "a"}'},
+        "startingConsumer",
+        'gives no consumer for stream "B"',
+    ),
+    (
+        BATCH,
+        {"counters": "true", "startingConsumer": "a"},
+        "startingConsumer",
+        "a batch with counters, which is read as a whole",
+    ),
     # streams that are found
     (STREAM, {**NONE, "streamMetadata": "team"}, "streamMetadata", "must be key=value"),
     (
@@ -836,14 +864,13 @@ REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     [*((source, *row) for row in REFUSED_BY_SOURCE), *((sink, *row) for row in REFUSED_BY_SINK)],
     ids=lambda value: getattr(value, "__name__", str(value)[:50]),
 )
-def test_what_is_refused(
+def test_a_wrong_option_is_a_one_sentence_error_that_names_it(
     make: Callable[..., object],
     streaming: bool,
     options: Mapping[str, object],
     option: str,
     words: str,
 ) -> None:
-    """An `OptionError` of one sentence that names the option and has these words."""
     with pytest.raises(OptionError) as caught:
         make(streaming, **options)
     message = str(caught.value)
@@ -871,6 +898,7 @@ WRONG: dict[type[Kind], tuple[str, str]] = {
     PublishSubject: ("a..b", '"a..b"'),
     NamePattern: ("[a", '"[a"'),
     Positions: ("first", '"first"'),
+    ConsumerNames: ("a b", '"a b"'),
 }
 WRONG_ELEMENTS: dict[type[Kind], tuple[str, str]] = {
     Name: (
@@ -926,7 +954,7 @@ def test_an_option_takes_the_subjects_that_a_column_may_hold(subject: str) -> No
         taken = False
     else:
         taken = True
-    # What strips blanks off an option leaves the column alone.
+    # Blanks are stripped off an option, but not off a value of a column.
     assert taken is (subject_fault(f"x{subject}".strip().encode()) is None)
 
 

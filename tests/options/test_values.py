@@ -309,7 +309,9 @@ def short(value: object) -> str:
     [(kind, *pair) for kind, pairs in GOOD for pair in pairs],
     ids=short,
 )
-def test_what_is_read(kind: Kind, value: object, expected: object) -> None:
+def test_a_value_is_parsed_to_the_type_of_its_option(
+    kind: Kind, value: object, expected: object
+) -> None:
     parsed = kind.parse("theOption", value)
     assert parsed == expected
     assert type(parsed) is type(expected)
@@ -320,7 +322,9 @@ def test_what_is_read(kind: Kind, value: object, expected: object) -> None:
     [(kind, text, value) for kind, text, values in BAD for value in values],
     ids=short,
 )
-def test_what_is_refused(kind: Kind, message: str, value: object) -> None:
+def test_a_wrong_value_is_an_error_that_names_the_option(
+    kind: Kind, message: str, value: object
+) -> None:
     with pytest.raises(OptionError) as caught:
         kind.parse("theOption", value)
     text = str(caught.value)

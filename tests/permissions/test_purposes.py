@@ -59,6 +59,7 @@ def look(account: Account) -> None:
     assert list(mine.consumers.names("S")) == ["c"]
     assert [info.name for info in mine.consumers.infos("S")] == ["c"]
     assert mine.consumers.load("S", "c").num_pending == 2
+    assert mine.consumers.handover("S", "c").first_message == 1
     assert [(lag.pending, lag.age is not None) for lag in mine.lag()] == [(2, True)]
 
 
@@ -271,6 +272,15 @@ CASES = [
         use.filled,
         use.find,
         lines=merged(need("find-streams"), need("read-direct")),
+    ),
+    case(
+        "starting-consumer",
+        use.served,
+        use.take_over,
+        lines=merged(
+            need("read-direct", stream="S"),
+            need("starting-consumer", stream="S", durable="service"),
+        ),
     ),
     case("durable", INTEREST, use.durable, lines=keeping("read", "durable")),
     case("durable with a filter", use.made, FILTERED, lines=keeping("read", "durable", "s.a")),

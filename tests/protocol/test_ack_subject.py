@@ -31,7 +31,9 @@ SUBJECTS = {
 
 
 @pytest.mark.parametrize(("subject", "read"), SUBJECTS.items())
-def test_what_a_reply_subject_says(subject: str, read: AckSubject) -> None:
+def test_a_whole_reply_subject_is_parsed_and_a_cut_one_refused(
+    subject: str, read: AckSubject
+) -> None:
     assert parse_ack(subject) == read
     last = (
         subject.rindex(f".{read.pending}", 0, subject.index("Rn9a") if "Rn9a" in subject else None)
@@ -46,7 +48,7 @@ def test_what_a_reply_subject_says(subject: str, read: AckSubject) -> None:
 
 
 @pytest.mark.parametrize("behind", [" ", "\r\n", "²", "٣", "x", "\x00", ".6", ".x.y", "0" * 20])
-def test_what_follows_nine_tokens(behind: str) -> None:
+def test_text_after_nine_tokens_is_a_protocol_error(behind: str) -> None:
     with pytest.raises(ProtocolError):
         parse_ack(f"$JS.ACK.ORDERS.c-1.{NUMBERS}{behind}")
 
@@ -55,7 +57,7 @@ def test_what_follows_nine_tokens(behind: str) -> None:
     "number", ["", "-1", "+1", "1_0", "1,0", "x", "²", str(MOST + 1), "1" * 5000]
 )
 @pytest.mark.parametrize("front", ["$JS.ACK.", "$JS.ACK.hub.szMpdrwD."])
-def test_what_is_no_number(front: str, number: str) -> None:
+def test_a_malformed_number_in_a_reply_subject_is_a_protocol_error(front: str, number: str) -> None:
     for place in range(5):
         numbers = ["1"] * 5
         numbers[place] = number

@@ -294,7 +294,7 @@ if (
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
-def test_what_the_server_never_answers_is_a_protocol_error(data: bytes) -> None:
+def test_malformed_answers_are_a_protocol_error(data: bytes) -> None:
     for chunks in ([data], [PLAIN.wire + data], [data + PLAIN.wire]):
         with pytest.raises(ProtocolError):
             rows(answers(chunks))

@@ -17,7 +17,7 @@ def receive(incoming: Incoming, data: bytes) -> None:
         data = data[count:]
 
 
-def test_what_was_used_stays_while_anything_refers_to_it() -> None:
+def test_used_bytes_stay_unchanged_while_a_view_refers_to_them() -> None:
     chance = random.Random(1)
     incoming, kept, came = Incoming(64), [], b""
     for number in range(5000):

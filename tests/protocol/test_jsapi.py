@@ -71,7 +71,7 @@ STATUSES: list[tuple[int, str, dict[str, str], PullEnd | type[JetStreamError]]] 
     (412, "Required Api Level", {}, PullRefused),
     (423, "Nats-Pin-Id mismatch", {}, PinMismatch),
     (423, "Nats-Wrong-Pin-Id", {}, PinMismatch),
-    # Of these nobody has heard yet.
+    # Statuses that the connector does not know.
     (409, "Something New", {}, PullRefused),
     (410, "Gone", {}, PullRefused),
     (204, "EOB", {}, PullRefused),
@@ -126,7 +126,7 @@ REAL: list[tuple[dict[str, Any], int, PullEnd | type[JetStreamError]]] = [
 ]
 
 
-def test_what_the_server_sends_is_what_the_table_knows() -> None:
+def test_the_status_table_matches_the_replies_of_a_real_server() -> None:
     config = {"name": "c", "ack_policy": "none", "mem_storage": True, "max_batch": 50}
     pull = "$JS.API.CONSUMER.MSG.NEXT.S.c"
     with (

@@ -12,7 +12,7 @@ from spark_jetstream.protocol.json_text import MAX_DEPTH, json_object
 
 
 def nested(depth: int, wide: int = 1) -> dict[str, Any]:
-    """An object with so many levels, itself counted, and `wide` members of the same depth."""
+    """An object with `depth` levels, itself counted, and `wide` members of the same depth."""
     body: Any = 1
     for level in range(depth - 1):
         body = [body] if level % 2 else {"[{": body}
@@ -46,7 +46,7 @@ def test_an_empty_array_is_a_level() -> None:
 
 NO_JSON = [
     *(b"", b"{", b'{"a":"\xff"}', b'{"a":%s}' % (b"9" * 10_000), "{'a': 1}", b"{} {}"),
-    # What Python's reader takes, and what then becomes neither a number of the server nor bytes.
+    # Python's reader takes these, which become neither a number of the server nor bytes.
     *(
         b'{"a":NaN}',
         b'{"a":-Infinity}',
@@ -60,12 +60,12 @@ NO_JSON = [
 
 
 @pytest.mark.parametrize("data", NO_JSON)
-def test_what_is_no_json(data: bytes | str) -> None:
+def test_text_that_is_not_json_is_an_error(data: bytes | str) -> None:
     with pytest.raises(ValueError, match=r"^is not JSON$"):
         json_object(data)
 
 
 @pytest.mark.parametrize("data", [b"[]", b"null", b'"a"', "1"])
-def test_what_is_no_object(data: bytes | str) -> None:
+def test_json_that_is_not_an_object_is_an_error(data: bytes | str) -> None:
     with pytest.raises(ValueError, match=r"^is not a JSON object$"):
         json_object(data)

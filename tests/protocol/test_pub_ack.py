@@ -226,7 +226,7 @@ def test_inboxes_of_any_length_will_do(inbox: str) -> None:
     assert [row[0] for row in read_answers([data], AckReader(inbox))[0]] == numbers
 
 
-def test_what_looks_plain_is_read_as_vectors() -> None:
+def test_plain_answers_are_read_as_vectors() -> None:
     reader = AckReader(INBOX)
     data = b"".join(frame(n, b'{"stream":"S","seq":%d}' % n) for n in range(1, 1_001))
     [frames] = wire.frames_in([data], {SID}, {SID})

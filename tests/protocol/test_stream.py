@@ -1,4 +1,4 @@
-"""What STREAM.INFO says of a stream, as data; times as the server prints them."""
+"""Replies to STREAM.INFO as data; times as the server prints them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_streams_as_the_server_makes_them(nats_server: NatsServer, stream: MakeS
     assert (sealed.sealed, sealed.mirror) == (True, False)
 
 
-def test_what_a_reply_leaves_out_has_a_default() -> None:
+def test_fields_that_a_reply_omits_have_defaults() -> None:
     assert stream_summary(LEAST, "look") == StreamSummary(
         name="ORDERS",
         created=CREATED,
@@ -103,7 +103,7 @@ def test_a_setting_of_another_type_counts_as_left_out(path: str, value: Any) -> 
     "path", ["config.name", "config.retention", "created", "state.first_seq", "state.last_seq"]
 )
 @pytest.mark.parametrize("value", [None, 1.5])
-def test_what_everything_depends_on_must_be_there(path: str, value: Any) -> None:
+def test_a_reply_without_a_required_field_is_a_protocol_error(path: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=rf"cannot look: .* no usable field {path}"):
         stream_summary(changed(path, value), "look")
 

@@ -124,7 +124,7 @@ REFUSED: list[tuple[type[Nanoseconds | Bytes | Timestamp], str, list[object]]] =
     ("kind", "words", "given"),
     [(kind, words, given) for kind, words, values in REFUSED for given in values],
 )
-def test_what_is_refused(
+def test_a_wrong_duration_size_or_time_is_an_error(
     kind: type[Nanoseconds | Bytes | Timestamp], words: str, given: object
 ) -> None:
     with pytest.raises(ValueError, match=words):

@@ -21,7 +21,7 @@ DATA, OTHER, ACKS = 7, 3, 5
 
 @dataclass(frozen=True)
 class Message:
-    """What a stream's message looks like on the wire, in either form of the reply subject."""
+    """A stream's message on the wire, in either form of the reply subject."""
 
     subject: bytes
     payload: bytes
@@ -149,7 +149,7 @@ TRAILING = {
 
 
 def passing(trailing: bytes) -> bytes:
-    """What of `TRAILING` comes out: only the ping is complete."""
+    """The part of `TRAILING` that the scanner passes on: only the ping is complete."""
     return trailing if trailing == TRAILING["a ping"] else b""
 
 
@@ -209,7 +209,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_what_is_not_collected_passes_byte_for_byte_in_its_place(other: bytes) -> None:
+def test_frames_that_are_not_collected_pass_unchanged_and_in_order(other: bytes) -> None:
     data = PLAIN.wire * 3 + other + PLAIN.wire * 2 + other + other
     for chunks in ([data], by_byte(data), [data[:100], data[100:]]):
         assert scan(chunks) == Seen([PLAIN.row] * 5, other=other * 3)
@@ -258,7 +258,7 @@ def test_the_number_of_one_message_is_checked(pending: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
-def test_what_the_server_never_sends_is_a_protocol_error(data: bytes) -> None:
+def test_malformed_frames_are_a_protocol_error(data: bytes) -> None:
     chunked = [data] if len(data) > wire.MAX_LINE else by_byte(data)
     for chunks in ([data], chunked, [PLAIN.wire + data], [PLAIN.wire + data + PLAIN.wire]):
         with pytest.raises(ProtocolError):
@@ -272,7 +272,7 @@ def test_what_the_server_never_sends_is_a_protocol_error(data: bytes) -> None:
         b"HMSG a 7 50 5\r\nhello\r\n",
     ],
 )
-def test_what_the_client_library_would_wait_for_is_a_protocol_error(data: bytes) -> None:
+def test_malformed_frames_that_nats_py_would_wait_for_are_a_protocol_error(data: bytes) -> None:
     for chunks in ([data], by_byte(data), [data + b"PING\r\n"]):
         with pytest.raises(ProtocolError):
             scan(chunks, collect=())
@@ -287,7 +287,7 @@ def test_the_largest_message_is_waited_for_and_a_larger_one_refused() -> None:
 def ack(
     number: int, payload: bytes, header: bytes = b"", reply: bytes = b"", sid: int = ACKS
 ) -> bytes:
-    """What answers publish `number`."""
+    """The answer to publish `number`."""
     return frame(f"_INBOX.a.b.{number}", sid, payload, header, reply)
 
 

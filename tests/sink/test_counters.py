@@ -141,7 +141,7 @@ def test_no_integer(text: str) -> None:
     assert found.lines.to_pylist() == [b"Nats-Incr: 1\r\n", b""]
 
 
-def test_what_an_increment_cannot_have() -> None:
+def test_an_increment_with_data_ttl_expectation_or_rollup_is_a_fault() -> None:
     found = read_rows(
         "c.a",
         incr=["1", "1", "1", "1", "1", None, None],

@@ -1,4 +1,4 @@
-"""What tasks claim, what a stream has, and what follows from both: compared with counting by hand."""
+"""The claims of tasks and the messages of a stream, balanced: compared with counting by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A, B, C = (letter * 24 for letter in (b"a", b"b", b"c"))
 
 
 def stored(*messages: tuple[bytes, int], marks: Sequence[int] = (), own: bool = False) -> StoredIds:
-    """What a stream has, by id and sequence."""
+    """The messages of a stream, by id and sequence."""
     found = StoredIds(PREFIX, own=own)
     ids, sequences = zip(*messages, strict=True)
     kinds = np.array(marks or [0] * len(messages), np.uint8)
@@ -145,7 +145,7 @@ def test_messages_of_no_row_are_strangers() -> None:
 
 
 def test_a_message_that_was_stored_twice_is_no_stranger() -> None:
-    """The stream had forgotten its id when the second one came."""
+    """The stream had forgotten its id when the second copy arrived."""
     found = balance(stored((PREFIX + A, 1), (PREFIX + A, 9)), claims(9), PREFIX, numbered=True)
     assert (found.missing, found.strangers, found.doubled) == ([], 0, 1)
     # Two tasks with equal rows may have stored both.
@@ -160,7 +160,7 @@ def test_ids_of_content_need_no_copies() -> None:
     assert (found.missing, found.strangers, found.doubled) == ([], 1, 0)
 
 
-def test_what_is_gone_cannot_be_copied() -> None:
+def test_a_missing_row_without_a_stored_copy_counts_as_lost() -> None:
     found = balance(stored((PREFIX + A, 5)), claims(5, 2, 2, 3), PREFIX, numbered=True)
     assert (found.missing, found.lost) == ([], 1)
     nothing = balance(StoredIds(PREFIX, own=False), claims(5, 5), PREFIX, numbered=True)

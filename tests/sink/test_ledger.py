@@ -110,7 +110,7 @@ def message(admin: Publisher, key: str = "q.0") -> dict[str, Any]:
 
 
 class TestEntry:
-    def test_of_a_task_that_is_under_way_and_done(
+    def test_an_entry_has_the_streams_and_report_of_its_task(
         self, server: NatsServer, admin: Publisher, s: Stream
     ) -> None:
         s.fill(7)
@@ -254,7 +254,7 @@ class TestEntry:
             ),
         ],
     )
-    def test_that_stands_in_the_way(
+    def test_an_unusable_entry_fails_the_write_and_stays(
         self, admin: Publisher, content: bytes, said: str, s: Stream, sink: Sink
     ) -> None:
         admin.publish([Message(f"$KV.{BUCKET}.q.0", content)])
@@ -263,7 +263,7 @@ class TestEntry:
         assert s.state()["messages"] == 0
         assert base64.b64decode(message(admin)["data"]) == content
 
-    def test_that_somebody_has_deleted_is_none(
+    def test_a_deleted_entry_counts_as_no_entry(
         self, admin: Publisher, s: Stream, sink: Sink
     ) -> None:
         admin.publish([Message(f"$KV.{BUCKET}.q.0", b"", [("KV-Operation", "DEL")])])
@@ -273,7 +273,7 @@ class TestEntry:
     @pytest.mark.parametrize(
         "lost", [1, 2, 3], ids=["taking the task", "noting the stream", "being done"]
     )
-    def test_that_was_written_without_an_answer(
+    def test_a_write_succeeds_if_the_answer_to_its_entry_is_lost(
         self, admin: Publisher, lost: int, s: Stream
     ) -> None:
         with WireProxy(s.url) as proxy:
@@ -515,7 +515,7 @@ class TestTakingOver:
         assert (report.stored, report.duplicates) == (10, 10)
         assert numbers(s.url, "S") == list(range(10))
 
-    def test_of_a_stream_that_was_made_again(
+    def test_taking_over_a_recreated_stream_stores_each_row_once(
         self, server: NatsServer, admin: Publisher, s: Stream, sink: Sink
     ) -> None:
         s.fill(100)
@@ -528,7 +528,7 @@ class TestTakingOver:
         assert (report.stored, report.duplicates) == (30, 20)
         assert numbers(server.url, "S") == list(range(30))
 
-    def test_of_a_stream_that_is_gone(
+    def test_taking_over_after_its_stream_was_deleted_stores_all_rows(
         self, caplog: pytest.LogCaptureFixture, s: Stream, sink: Sink
     ) -> None:
         die(sink, s, rows("s.a", 0, 10))
@@ -538,7 +538,7 @@ class TestTakingOver:
         assert (report.stored, report.duplicates, report.streams) == (30, 0, {"T": (1, 30)})
         assert "stream S was deleted since" in caplog.text
 
-    def test_of_a_stream_that_has_removed_messages(
+    def test_taking_over_fails_if_the_stream_has_removed_messages(
         self, server: NatsServer, s: Stream, sink: Sink
     ) -> None:
         die(sink, s, rows("s.a", 0, 10))
@@ -590,7 +590,7 @@ class TestOtherRows:
             "beside an id",
         ],
     )
-    def test_of_a_task_that_is_done(
+    def test_a_done_task_accepts_equal_rows_and_refuses_other_rows(
         self,
         admin: Publisher,
         picked: Sequence[int],
@@ -625,7 +625,7 @@ class TestOtherRows:
         assert entry(admin) == noted
 
     @pytest.mark.parametrize("key", ["q.0", "q.batch"])
-    def test_of_a_batch_that_an_older_format_has_begun(
+    def test_a_batch_that_an_older_format_began_cannot_be_written(
         self, admin: Publisher, key: str, s: Stream, sink: Sink
     ) -> None:
         """The message ids of that release had the partition in them, so nobody can look its rows
@@ -646,7 +646,9 @@ class TestOtherRows:
         assert s.state()["messages"] == 0
         assert sink.write([rows("s.a", 0, 10)], WriteTask("q", 2, 0)).stored == 10
 
-    def test_that_are_for_another_target(self, server: NatsServer, make: MakeStream) -> None:
+    def test_rows_for_another_target_with_the_same_write_id_are_refused(
+        self, server: NatsServer, make: MakeStream
+    ) -> None:
         """Two writes of the same rows to two targets must not have the same `writeId`."""
         s, t = make("S"), make("T")
         task, again = (
@@ -660,7 +662,9 @@ class TestOtherRows:
             Sink.exactly(server.url, subject="t.a").write(again, task)
         assert (s.state()["messages"], t.state()["messages"]) == (2, 0)
 
-    def test_that_are_for_another_stream(self, server: NatsServer, make: MakeStream) -> None:
+    def test_rows_for_another_stream_are_refused(
+        self, server: NatsServer, make: MakeStream
+    ) -> None:
         """The rows are the same, and their subject is that of another stream now."""
         s = make("S")
         nothing = WriteTask("q", 1, 1)
@@ -675,7 +679,9 @@ class TestOtherRows:
         with pytest.raises(DeliveryError, match="they are in stream S, and option stream names T"):
             sink.write([rows("s.a", 0, 10)])
 
-    def test_of_a_task_that_is_under_way(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+    def test_rows_that_differ_from_an_unfinished_task_fail_the_commit(
+        self, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         die(sink, s, rows("s.a", 0, 10))
         forget(admin, s.name, s.subject)
         reports = [sink.write([rows("s.a", 4, 11)])]
@@ -695,11 +701,11 @@ class TestOtherRows:
                 sink.commit(reports, task)
         assert numbers(s.url, "S") == list(range(15))
 
-    def test_of_a_task_that_had_rows_under_way(
+    def test_late_rows_of_the_first_attempt_fail_the_commit(
         self, admin: Publisher, s: Stream, sink: Sink
     ) -> None:
-        """Rows that come after the second attempt has looked count as well, and its own are not
-        taken for them.
+        """Rows that the first attempt stores after the lookup of the second one count as well, and
+        the second attempt's own rows do not.
         """
         die(sink, s, rows("s.a", 0, 10))
         late = seen_in(admin, "S")[8:]
@@ -729,7 +735,7 @@ class TestOtherRows:
             yield long
             yield rows("s.a", 1, 10)
             s.wait_for(10)
-            # What was refused is looked at when there is more to send.
+            # The sink handles refusals when it has more rows to send.
             for number in itertools.count(11):
                 sent.append(number)
                 yield rows("s.a", number, 1)
@@ -742,7 +748,9 @@ class TestOtherRows:
         s.update(max_msg_size=1000)
         assert sink.write([long, rows("s.a", 1, more)]).stored == more + 1
 
-    def test_of_a_batch_that_is_done(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+    def test_a_done_batch_accepts_only_the_same_number_of_rows(
+        self, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         reports = [
             sink.write([rows("s.a", 10 * part, 10)], WriteTask("q", 7, part, run="1"))
             for part in range(2)
@@ -775,7 +783,9 @@ class TestOtherRows:
                 assert sink.commit([report], task) == 0
         assert numbers(s.url, "S") == list(range(1, 20))
 
-    def test_of_an_older_batch(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+    def test_an_older_batch_is_refused_once_a_newer_one_began(
+        self, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         sink.commit([sink.write([rows("s.a", 0, 10)], WriteTask("q", 7, 0))], WriteTask("q", 7, 0))
         for older in (
             lambda: sink.write([rows("s.a", 20, 10)], WriteTask("q", 6, 2)),
@@ -788,8 +798,9 @@ class TestOtherRows:
         assert numbers(s.url, "S") == list(range(10))
         assert sink.write([rows("s.a", 20, 10)], WriteTask("q", 8, 2)).stored == 10
 
-    def test_of_a_batch_write_that_is_done(self, admin: Publisher, s: Stream, sink: Sink) -> None:
-        """It has another way on than a query."""
+    def test_a_done_batch_write_refuses_other_rows_and_proposes_another_write_id(
+        self, admin: Publisher, s: Stream, sink: Sink
+    ) -> None:
         task, again = WriteTask("w-load", 0, 0, 3600.0, "1"), WriteTask("w-load", 0, 0, 3600.0, "2")
         sink.commit([sink.write([rows("s.a", 0, 10)], task)], task)
         assert (
@@ -912,8 +923,8 @@ class TestElection:
     def attempt(
         self, server: NatsServer, election: Election, batches: Iterable[pa.RecordBatch]
     ) -> TaskReport:
-        """What a task reports whose ledger answers so; the batch before it was written without
-        trouble.
+        """The report of a task whose ledger answers as `election`; the batch before it was
+        written without trouble.
         """
         sink = Sink.exactly(server.url)
         sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
@@ -983,7 +994,7 @@ class TestOutage:
     def test_longer_than_the_stream_remembers(
         self, server: NatsServer, admin: Publisher, how: str, s: Stream
     ) -> None:
-        """What is sent again is looked up first: the stream has forgotten its ids by then."""
+        """The sink looks rows up before it sends them again: the stream has forgotten their ids by then."""
         with WireProxy(server.url) as proxy:
             sink = Sink.exactly(
                 proxy.url, ackTimeout="1s" if how == "silence" else "30s", stream="S"
@@ -1141,8 +1152,8 @@ class TestStart:
         assert asked == [77.0 if streaming else 7.0]
 
     def test_waits_for_a_domain_whose_link_is_gone(self) -> None:
-        """A micro-batch may begin in an outage; nobody answers then, as if there were no such
-        domain.
+        """A micro-batch may begin in an outage; nobody answers then, as if the domain did not
+        exist.
         """
         with Linked() as linked, WireProxy(linked.leaf.url) as proxy:
             create(linked.hub.url, "FAR")

@@ -269,7 +269,7 @@ class TestCut:
                 Sink(wire.url, retryTimeout="10m").write(batches())
         assert counted(raised.value) == 10
 
-    def test_that_is_over_before_the_next_rows_come_is_no_outage(
+    def test_a_cut_that_ends_before_the_next_rows_is_no_outage(
         self, proxy: WireProxy, target: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Spark may take its time for the next batch, longer than an outage may last."""
@@ -294,7 +294,7 @@ class TestCut:
 class TestSilence:
     @never_late
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_of_some_answers_is_made_good(
+    def test_rows_whose_answers_are_lost_are_sent_again(
         self, proxy: WireProxy, target: Stream, delivery: str
     ) -> None:
         proxy.drop_frames(f'{{"stream":"{target.name}"'.encode(), 5)
@@ -346,9 +346,7 @@ class TestNobodyListens:
     def test_dead_letters_where_another_subscriber_listens(
         self, nats_server: NatsServer, target: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The server then does not say that no stream has the subject: such rows get no answer at
-        all.
-        """
+        """The server then does not say that no stream has the subject: the rows get no answer at all."""
         send_due = publisher_module.Publisher._send_due
 
         def pass_by(self: publisher_module.Publisher) -> None:
@@ -546,7 +544,7 @@ class TestRefusals:
         ],
         ids=["queue full", "store said no", "status 429", "status 503"],
     )
-    def test_that_may_pass(
+    def test_rows_are_sent_again_after_temporary_refusals(
         self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
     ) -> None:
         answers = itertools.count()
@@ -562,7 +560,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "reply", [(error(10167, 429), b""), (b"", b"NATS/1.0 429 Too Many Requests\r\n\r\n")]
     )
-    def test_of_a_full_queue_are_no_failure_while_rows_are_stored(
+    def test_a_full_queue_fails_no_task_while_rows_are_stored(
         self, proxy: WireProxy, target: Stream, reply: tuple[bytes, bytes]
     ) -> None:
         left = [3]  # of which each is waited for longer
@@ -579,7 +577,7 @@ class TestRefusals:
         assert (report.stored, left) == (100, [0])
         assert numbers(target.url, target.name) == list(range(100))
 
-    def test_of_a_full_queue_may_last_as_long_as_an_outage(
+    def test_a_queue_that_stays_full_is_an_outage_after_retry_timeout(
         self, proxy: WireProxy, target: Stream
     ) -> None:
         proxy.drop(lambda frame: answer(frame, error(10167, 429)) if is_answer(frame) else frame)
@@ -594,7 +592,7 @@ class TestRefusals:
         ("code", "said"),
         [(10023, r"also after 2 retries \(option maxRetries\); 0 rows"), (19999, "said no")],
     )
-    def test_that_fail_the_task_have_their_code(
+    def test_a_refusal_that_fails_the_task_has_the_server_error_code(
         self, proxy: WireProxy, target: Stream, code: int, said: str
     ) -> None:
         proxy.drop(lambda frame: answer(frame, error(code)) if is_answer(frame) else frame)
@@ -682,16 +680,14 @@ class TestSharedReply:
         assert sorted(numbers(small.url, small.name)) == [
             number // 2 * 2 for number in range(2000) if number != 700
         ]
-        # What comes later does not share any more.
+        # Later rows do not share a reply subject any more.
         assert len(set(self.replies(proxy, small.subject)[-200:])) == 200
 
     @pytest.mark.parametrize("delivery", LEVELS)
     def test_one_refused_row_among_others_that_expect_a_sequence(
         self, target: Stream, delivery: str
     ) -> None:
-        """The server refuses the copies of those that are stored, which are no rows of an earlier
-        attempt.
-        """
+        """The server refuses the copies of stored rows, which are no rows of an earlier attempt."""
         sink = Sink(
             target.url, delivery=delivery, deadLetterSubject=f"{target.subject}.dead", **self.FEW
         )
@@ -790,7 +786,7 @@ class TestSharedReply:
         assert_stored(target.url, target.name, 2000, once=delivery in IDS)
 
     @pytest.mark.parametrize("delivery", LEVELS)
-    def test_of_a_failed_task_counts_what_is_stored(
+    def test_the_error_of_a_failed_task_counts_its_stored_rows(
         self, proxy: WireProxy, stream: MakeStream, delivery: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         set_write_timing(monkeypatch, last_answers=20.0)  # all come
@@ -933,7 +929,7 @@ class TestFullSubject:
         wait_until(lambda: s.last_age() > SECOND, "the stream has forgotten the ids")
         report = sink.write([rows(at, 0, 12)])
         assert (report.stored, report.duplicates, report.streams) == (12, 12, {s.name: (1, 12)})
-        # That of another write is no copy.
+        # A row of another write is no copy.
         with pytest.raises(RowRefused, match="maximum messages per subject exceeded"):
             sink.write([rows(at, 0, 1)], task=WriteTask("another", 1, 0))
 
@@ -961,7 +957,9 @@ class TestDeadLetters:
         assert sink.write(batches).dead_letters == 1000
         assert len(stored(dead.url, dead.name)) == (2000 if delivery == "at-least-once" else 1000)
 
-    def test_that_nobody_takes_any_more(self, nats_server: NatsServer, stream: MakeStream) -> None:
+    def test_a_deleted_dead_letter_stream_fails_the_task(
+        self, nats_server: NatsServer, stream: MakeStream
+    ) -> None:
         small, dead = stream(storage="memory", max_msg_size=200), stream(storage="memory")
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -1070,7 +1068,7 @@ class TestSharing:
 def test_a_row_that_is_lost_in_the_sink(
     target: Stream, delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No such bug is known. If there is one, the task fails, and is not noted as done."""
+    """No bug that loses rows is known. If there is one, the task fails, and is not noted as done."""
     send = Free.send
 
     def lossy(order: Free, some: Rows, ids: pa.BinaryArray | None) -> None:

@@ -113,7 +113,7 @@ class Model:
         return as_table(calls.rows(options(self.bucket, **given), BUCKET_ROWS))
 
     def refused(self, **given: object) -> str:
-        """What the connector says instead."""
+        """The error of the connector."""
         with pytest.raises(OptionError) as caught:
             calls.rows(options(self.bucket, **given), BUCKET_ROWS)
         assert caught.value.option in given
@@ -143,7 +143,7 @@ def model(stream: MakeStream) -> Callable[..., Model]:
 Make = Callable[..., Model]
 
 
-# What is proven
+# Certain revisions
 
 
 def test_every_revision_is_exact_while_all_are_kept(model: Make) -> None:
@@ -192,7 +192,7 @@ def test_a_bucket_that_drops_old_revisions_is_exact_as_long_as_none_of_then_is_d
     assert "a larger history (max_msgs_per_subject 3) keeps more" in bucket.refused(
         asOfRevision=7, keys="*"
     )
-    # Of other keys, those whose revisions are there are certain.
+    # Other keys are certain if their revisions still exist.
     assert bucket.read(asOfRevision=7, keys="a,s") == bucket.table(7, "a,s")
     assert bucket.read(asOfRevision=7, keys="a,nothing") == bucket.table(7, "a")
     assert bucket.read(asOfRevision=8) == bucket.table(8)
@@ -229,7 +229,7 @@ def test_a_purge_removes_what_its_key_had(model: Make) -> None:
     assert bucket.read(asOfRevision=2, keys="b") == bucket.table(2, "b")
     for revision in (4, 5, 6):
         assert bucket.read(asOfRevision=revision) == bucket.table(revision)
-    # Of a key that begins with a purge nobody knows what it had.
+    # The earlier revisions of a key that begins with a purge are unknown.
     bucket.purge("new")
     assert "key new was purged" in bucket.refused(asOfRevision=6)
 
@@ -280,7 +280,7 @@ def test_where_revisions_vanish_without_a_trace_all_must_be_there(
         assert bucket.read(asOfRevision=2, keys="a") == bucket.table(2, "a")
 
 
-def test_what_has_expired_is_unknown(model: Make) -> None:
+def test_a_read_fails_if_revisions_may_have_expired(model: Make) -> None:
     bucket = model(max_age=1_000_000_000)
     bucket.put("a")
     wait_until(lambda: bucket.bucket.state()["messages"] == 0, "the end of a revision")
@@ -350,7 +350,7 @@ def test_a_time_is_the_revision_before_the_first_one_stored_after_it(model: Make
     assert "is 4, but the last revision of bucket" in bucket.refused(asOfRevision=4)
 
 
-def test_what_is_missing_beside_a_time_may_be_of_before_or_after(model: Make) -> None:
+def test_a_read_fails_if_a_missing_deletion_may_precede_its_time(model: Make) -> None:
     bucket = model(2)
     bucket.put("hot", "hot", "hot")
     last = bucket.put("z")
@@ -363,7 +363,7 @@ def test_what_is_missing_beside_a_time_may_be_of_before_or_after(model: Make) ->
     assert bucket.read(asOfRevision=5) == bucket.table(5)
 
 
-# What does not stand still
+# Changes during the read
 
 
 def test_the_plan_fixes_the_revision(model: Make) -> None:
@@ -544,7 +544,7 @@ def may_refuse(model: Model, kept: set[int], revision: int, timed: bool, keys: s
     ttl, marked = config.get("allow_msg_ttl", False), config.get("subject_delete_marker_ttl", 0) > 0
     last = model.bucket.state()["last_seq"]
     missing = sorted(set(range(1, last + 1)) - kept)
-    # What is missing right before and after a time may be of before or after.
+    # A revision that is missing next to a time may be from before or after it.
     split = max((number for number in kept if number <= revision), default=0) if timed else revision
     revision = (
         min((number for number in kept if number > revision), default=last + 1) - 1

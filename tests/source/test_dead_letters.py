@@ -1,5 +1,5 @@
-"""What consumers of a stream gave up, as a table: why, and the message or that it is gone; and
-written back once.
+"""Messages that consumers of a stream gave up, as a table: the reason, and the message or that it is
+gone; and written back once.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def gives_up(admin: JetStreamAdmin, s: Stream) -> Iterator[GivesUp]:
     admin.streams.delete(made.kept, missing_ok=True)
 
 
-def test_who_gave_up_what_and_why(gives_up: GivesUp, s: Stream) -> None:
+def test_a_row_names_the_consumer_and_its_reason_to_give_up(gives_up: GivesUp, s: Stream) -> None:
     gives_up.consumer("slow", 2)
     gives_up.after_all_deliveries("slow")
     gives_up.consumer("strict")
@@ -195,7 +195,7 @@ def test_a_stream_that_was_created_again(gives_up: GivesUp, s: Stream) -> None:
 
 @pytest.mark.parametrize(("before", "gone"), [(CLOCK_SKEW, False), (CLOCK_SKEW + 1000, True)])
 def test_a_message_that_has_the_sequence_of_a_lost_one(before: int, gone: bool) -> None:
-    """As after a power failure: a message was stored so many ns after its sequence was given up."""
+    """As after a power failure: a message was stored `before` ns after its sequence was given up."""
     with FakeJetStream() as fake:
         fake.store(1)
         stored = parse_time(fake.message({"seq": 1})["message"]["time"])

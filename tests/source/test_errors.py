@@ -98,8 +98,8 @@ OPTIONS: list[tuple[str, Options, str]] = [
         r"percent-encoded\)"),
     ("b", {"nkeySeedSecret": WRONG}, "option nkeySeedSecret does not hold an NKey seed"),
 ]  # fmt: skip
-#: What the server does not have or allow, with the error's class as a pattern. Beside: a login,
-#: stream=ORDERS.
+#: Options that the server contradicts or refuses, with the error's class as a pattern. Beside: a
+#: login, stream=ORDERS.
 SERVER: list[tuple[str, str, Options, str]] = [
     ("bs", "ConnectionFailed", {**NOWHERE, "servers": "nats://127.0.0.1:1"},
         rf"{NO_SERVER} nats://127.0.0.1:1 {SOON}: .*"),
@@ -218,7 +218,7 @@ def test_a_stream_that_a_query_adds_names_the_one_that_was_meant(
 @pytest.mark.parametrize(
     ("modes", "kind", "options", "sentence"), SERVER, ids=lambda value: str(value)[:50]
 )
-def test_what_the_server_does_not_have_or_allow(
+def test_options_that_the_server_contradicts_are_clear_errors(
     server: Server,
     caplog: pytest.LogCaptureFixture,
     modes: str,
@@ -252,7 +252,7 @@ def test_a_schema_that_is_not_a_subset(server: Server, caplog: pytest.LogCapture
     )
 
 
-# What Spark alone shows.
+# Errors that only Spark shows.
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_plans_show_no_secret(spark: SparkSession, server: Server) -> None:
 
 
 def plan_of(frame: DataFrame) -> str:
-    """What `explain(extended=True)` prints."""
+    """The text that `explain(extended=True)` prints."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         frame.explain(extended=True)
     return printed.getvalue()

@@ -1,7 +1,7 @@
-"""What a gap between a query's position and the stream means: each row of the table in
-docs/data-loss.md, produced.
+"""Gaps between a query's position and the stream: tests produce each row of the table in
+docs/data-loss.md.
 
-A gap is what lies between the position in the checkpoint and the first message that the stream has.
+A gap lies between the position in the checkpoint and the first message that the stream has.
 Every case reads ten messages, lets something happen while no query runs, and asks a new planner, as
 a restarted query would have.
 """
@@ -109,7 +109,7 @@ class Case:
         )
 
 
-#: What is published, and what happens then.
+#: The tokens to publish, and an action after that.
 Happening = tuple[str, Callable[[Case], object] | None]
 
 # Messages that no consumer of an interest stream wants: also more of them than the stream keeps.
@@ -201,14 +201,14 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, bool], Happening, str]] = [
 @pytest.mark.parametrize(
     ("config", "query", "happening", "outcome"),
     [
-        # What expires takes its second.
+        # An expiry takes its second.
         pytest.param(
             *row, id=name, marks=pytest.mark.full if EXPIRED in row and name != "expired" else ()
         )
         for name, *row in ROWS
     ],
 )
-def test_what_a_gap_means(
+def test_a_gap_is_a_loss_unknown_or_harmless_as_documented(
     stream: MakeStream,
     caplog: pytest.LogCaptureFixture,
     config: dict[str, Any],
@@ -239,8 +239,8 @@ def test_what_a_gap_means(
     assert planner_after(case.planner(), case.position)[-1:] == [case.stream.state()["last_seq"]]
 
 
-def test_what_a_gap_means_in_a_bucket(stream: MakeStream) -> None:
-    """Revisions go by design; a bucket without TTL never loses all of them."""
+def test_a_bucket_reports_a_loss_only_when_all_revisions_are_gone(stream: MakeStream) -> None:
+    """A bucket drops old revisions by design, but without a TTL never all of them."""
     bucket = make_bucket(stream, max_msgs_per_subject=1)
     planner = functools.partial(driver, bucket.url, bucket=name_of(bucket))
     revisions = [Message(f"$KV.{name_of(bucket)}.key", b"x")] * 20
@@ -257,8 +257,8 @@ def test_what_a_gap_means_in_a_bucket(stream: MakeStream) -> None:
 
 
 def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
-    """What it has seen not to match may go: also what came together with the last batch that had
-    rows.
+    """Messages that it has seen not to match may go, also those read together with the last batch
+    that had rows.
     """
     case = Case(stream, filtered=True, max_msgs=20)
     case.publish("abbbbbbbbbb")
@@ -276,7 +276,7 @@ def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
 def test_a_stream_that_goes_faster_than_it_is_read(
     stream: MakeStream, given: dict[str, Any]
 ) -> None:
-    """Each look finds another gap.
+    """Each check finds another gap.
 
     A query that accepts them reads what follows, of this stream and of others.
     """
@@ -416,10 +416,10 @@ def test_a_query_that_begins_anew_behind_its_first_batch(stream: MakeStream) -> 
     assert planner_after(planner, end) == list(range(4, 11))
 
 
-def test_what_goes_before_a_query_begins_anew_is_no_loss_behind_its_first_batch(
+def test_removing_a_message_before_a_query_begins_anew_is_no_loss(
     stream: MakeStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The consumer has held what matches since the end of the batch, and shows that nothing was
+    """The consumer has kept matching messages since the end of the batch, and shows that none was
     purged.
     """
     s = stream(retention="interest", allow_direct=True)
@@ -461,7 +461,7 @@ def test_the_position_of_a_quiet_filter_keeps_up(stream: MakeStream, available_n
     assert case.planner().latest(moved, limited=True) == moved
 
 
-def test_what_matches_later_does_not_move_the_position_of_a_run_that_ends(
+def test_a_run_that_ends_does_not_pass_over_later_matching_messages(
     stream: MakeStream,
 ) -> None:
     case = Case(stream, filtered=True, max_age=HOUR)
@@ -503,8 +503,10 @@ def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
 
 
 @pytest.mark.parametrize("filtered", [True, False])
-def test_what_goes_before_it_is_counted(stream: MakeStream, filtered: bool) -> None:
-    """Planning asks for the state of the stream, and then counts: what goes between these is in
+def test_messages_purged_before_they_are_counted_are_a_loss(
+    stream: MakeStream, filtered: bool
+) -> None:
+    """Planning asks for the state of the stream and then counts: messages purged in between are in
     neither.
     """
     case = Case(stream, filtered=filtered)
@@ -546,7 +548,7 @@ def test_a_running_query_notices_that_its_messages_are_purged(
 
 @pytest.mark.parametrize("following", ["bbb", "bbba"])
 @pytest.mark.parametrize("available_now", [True, False])
-def test_what_others_take_after_a_commit_is_not_lost(
+def test_unmatched_messages_purged_after_a_commit_are_no_loss(
     stream: MakeStream, following: str, available_now: bool
 ) -> None:
     """The purge of a commit moves the consumer of a work queue past messages that do not match."""
@@ -658,7 +660,7 @@ def put_back(server: NatsServer, store: Path, kept: Path) -> None:
     server.start()
 
 
-#: What is stored in a stream that had six messages, after ten were read, by the tokens of their
+#: Messages stored in a stream that had six messages, after ten were read, by the tokens of their
 #: subjects. A message of A is at `a` and expires, and one of D is at `a` and deleted.
 TAILS = ["aaaaaaaa", "aaabaaaa", "bbbbbbbb", "aaaDaaaa", "aaaAaaaa", "a"]
 

@@ -20,20 +20,20 @@ KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceS
   KafkaSource with watermark                  docs/test_docs.py test_examples_of_the_reading_guide
   custom metrics: no limit; cannot stop       test_input_row_metrics
   ... corner cases, SPARK-57438               monitoring/test_stream_lag.py test_one_stream
-  case insensitive parameters                 options/test_values.py test_what_is_read
+  case insensitive parameters                 options/test_values.py test_a_value_is_parsed_to_the_type_of_its_option
   stress test with multiple topics            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
 KafkaRelationSuite
   ... offsets, with headers                   test_explicit_offsets, source/test_rows.py test_headers_can_be_left_out
   timestamp provided for ..., preferences     test_timestamp_provided_for_starting_and_ending
-  late binding of offsets, minPartitions      source/test_planned_once.py test_what_a_frame_shows_when_it_is_read_again
+  late binding of offsets, minPartitions      source/test_planned_once.py test_a_frame_that_is_read_again_keeps_its_first_plan
   bad batch query options, start and end      test_bad_source_options
-  resolved start offset greater than end      source/test_errors.py test_what_the_server_does_not_have_or_allow
+  resolved start offset greater than end      source/test_errors.py test_options_that_the_server_contradicts_are_clear_errors
 KafkaOffsetRangeCalculatorSuite               source/test_ranges.py test_shares_by_messages
 KafkaOffsetReaderSuite   source/test_planner.py test_a_batch_read, test_start_offset_does_not_match_assigned
 KafkaSourceOffsetSuite                        source/test_offsets.py test_the_golden_text
   comparison of offsets                       source/test_continuity.py test_something_is_missing
 KafkaSourceProviderSuite    options/test_sides.py test_every_option_of_a_source_reaches_its_field_in_any_case
-KafkaOffsetRangeLimitSuite, JsonUtilsSuite    options/test_values.py test_what_is_refused
+KafkaOffsetRangeLimitSuite, JsonUtilsSuite    options/test_values.py test_a_wrong_value_is_an_error_that_names_the_option
 KafkaDontFailOnDataLossSuite, stress test     chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
 KafkaDataConsumerSuite, task retry            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
 ConsumerStrategySuite, patterns               source/test_selection.py test_which_names_match
@@ -368,7 +368,7 @@ def test_custom_metrics_with_rate_limit(
 
 
 def check_sources(run: Run, sources: int, rows: list[int]) -> None:
-    """The query has so many sources, and so many positions; they have read so many rows in each
+    """The query has this number of sources and positions, and read this number of rows in each
     batch.
     """
     assert [each["numInputRows"] for each in run.progress if each["numInputRows"]] == rows

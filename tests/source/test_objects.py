@@ -1,7 +1,7 @@
 """Object Store buckets, written by nats-py and read back as rows, while others replace, delete and
 damage the objects.
 
-Whatever happens, an object has its row with just the bytes of one of its versions, or an error says
+In each case an object has its row with just the bytes of one of its versions, or an error says
 what is wrong.
 """
 
@@ -101,7 +101,7 @@ CONTENTS = {
 # Nothing goes wrong
 
 
-def test_what_nats_py_wrote(bucket: Bucket) -> None:
+def test_a_query_reads_objects_that_nats_py_has_written(bucket: Bucket) -> None:
     assert bucket.plan() == bucket.plan(direct=True) == bucket.plan("*") == []
     bucket.put(*CONTENTS.items())
     bucket.put(("headers", b"h"), headers={"A": ["1", "2"], "B": ["ü"]}, description="said")
@@ -242,8 +242,8 @@ def replace_by_link(bucket: Bucket) -> None:
     bucket.link("a", bucket.name, "b")
 
 
-#: What befalls "a" after the plan, the content that it has then, what is logged, and the data loss
-#: that it is.
+#: A change to "a" after the plan, the content that "a" has then, and the data loss that is logged
+#: or raised.
 AFTER_THE_PLAN: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes], str]] = {
     "replaced": (
         lambda bucket: bucket.put(("a", b"new" * 5000)),
@@ -307,8 +307,8 @@ def delete_link_and_target(bucket: Bucket) -> None:
     bucket.delete("t")
 
 
-#: What befalls an empty object "e", or a link "l" to "t", after the plan, and the content that they
-#: have then.
+#: A change to an empty object "e", or to a link "l" to "t", after the plan, and the content that
+#: they have then.
 AFTER_A_PLAN_WITHOUT_CHUNKS: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes]]] = {
     "nothing": (lambda bucket: None, {"e": b"", "l": b"1"}),
     "empty one replaced": (
@@ -636,7 +636,7 @@ UNFOLLOWED = {
 
 @pytest.mark.usefixtures("no_election")
 @pytest.mark.parametrize("former", [NOT_FOUND, UNFOLLOWED])
-def test_what_a_former_leader_says_of_the_bucket_of_a_link_is_no_loss(
+def test_a_former_leader_of_a_linked_bucket_causes_no_loss(
     make: Callable[[], Bucket], former: dict[str, Any]
 ) -> None:
     bucket, far = make(), make()

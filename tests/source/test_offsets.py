@@ -125,7 +125,7 @@ def cut(cuts: Any, name: str = "ORDERS") -> dict[str, Any]:
     return {**one(next=100), "version": 2, "cuts": {name: cuts}}
 
 
-#: What is no offset, and a part of the sentence about it.
+#: Malformed offsets, each with a part of the error.
 BAD: list[tuple[Any, str]] = [
     ([], "must be a JSON object, not []"),
     ("x" * 100, "must be a JSON object, not 'xxx"),
@@ -240,7 +240,7 @@ def test_the_text_of_an_offset_is_whole() -> None:
     ],
     ids=["empty", "dash", "word", "mark", "deep", "huge", "null", "twice"],
 )
-def test_what_is_wrong_with_the_text(text: str, said: str) -> None:
+def test_a_malformed_offset_is_an_error_with_the_reason(text: str, said: str) -> None:
     assert said in refused(text)
 
 

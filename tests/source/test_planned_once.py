@@ -79,7 +79,7 @@ def test_predicates_of_one_read_are_those_of_all_reads(spark: SparkSession) -> N
     assert together == 10, mended
 
 
-#: What `frame` has at first, when it is read again after `change`, and when it is loaded again.
+#: The rows of `frame` at first, when it is read again after `change`, and when it is loaded again.
 Found = dict[str, list[str]]
 FIRST: Found = {
     "stream": ["0"],
@@ -144,7 +144,7 @@ class Things:
 
 
 def rows_in(frame: DataFrame) -> Found:
-    """What a frame has of each kind, sorted."""
+    """The rows of each kind in a frame, sorted."""
     rows = sorted((row["kind"], row["text"]) for row in frame.collect())
     return {kind: [text for of, text in rows if of == kind] for kind in FIRST}
 
@@ -157,7 +157,7 @@ def things(no_connection_left: None) -> Iterator[Things]:
         yield things
 
 
-def test_what_a_frame_shows_when_it_is_read_again(
+def test_a_frame_that_is_read_again_keeps_its_first_plan(
     spark: SparkSession, things: Things, tmp_path: Path
 ) -> None:
     frame = things.frame(spark)

@@ -51,7 +51,7 @@ def delete(server: NatsServer, name: str) -> None:
 class Finder:
     """A query, restarted at will.
 
-    A look for streams is due at each micro-batch. `found` is what was read.
+    A lookup of streams is due at each micro-batch. `found` is what was read.
     """
 
     def __init__(self, server: NatsServer, pattern: str | None = "A_*", **given: Any) -> None:
@@ -233,7 +233,7 @@ def test_new_streams_are_read_from_their_first_message(
 def test_a_query_waits_for_its_first_stream(
     server: NatsServer, caplog: pytest.LogCaptureFixture, starting: str
 ) -> None:
-    """Its empty beginning is in the checkpoint: also what comes before a restart is new."""
+    """Its empty beginning is in the checkpoint: messages stored before a restart are new as well."""
     query = Query(server.url, None, streamPattern="A_*", startingOffsets=starting)
     assert query.run().rows == []
     assert query.end == {"version": 1, "streams": {}}
@@ -297,7 +297,7 @@ def test_the_server_is_asked_now_and_then(
         planner.latest(at, limited=True)
         planner.latest(at, limited=True)
         assert asked() == 2
-        # What `availableNow` has not seen when it started is for the next run.
+        # A stream that `availableNow` has not seen at its start is for the next run.
         planner.prepare_available_now()
         now += FIND_EVERY
         assert planner.latest(at, limited=True) == at
@@ -359,8 +359,9 @@ def test_a_first_end_without_a_start(server: NatsServer) -> None:
 # Deleted streams
 
 
-def test_what_a_deleted_stream_had(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
-    """It is a loss if the query knew of messages that it had not read."""
+def test_deleting_a_stream_is_a_loss_if_known_messages_were_unread(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     for given in ({}, {"subjects": "A_2.a,A_1.a"}):
         for name in ("A_1", "A_2"):
             create(server.url, name)
@@ -619,8 +620,8 @@ def test_a_checkpoint_and_other_options(
 
 
 def test_a_batch_that_was_planned_with_a_pattern_and_runs_with_names(server: NatsServer) -> None:
-    """What the pattern had found is not passed over, whatever the position of a stream that option
-    stream adds.
+    """Messages of the streams that the pattern had found are not passed over, whatever the position of
+    a stream that option stream adds.
     """
     create(server.url, "A_1")
     query = Finder(server)
@@ -671,7 +672,7 @@ class Account:
         return self
 
     def page(self, number: int) -> None:
-        """Whatever happens before a page."""
+        """Called before each page of a list."""
 
     def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
         return self.ask(subject, body, context=context)

@@ -1,7 +1,7 @@
 """`read_direct` against the real server: its rows and its requests.
 
-What all readers do is in `test_readers.py`; replicas that lag, mirrors, and answers that lie are in
-`test_direct_answers.py`.
+`test_readers.py` has the tests of all readers; `test_direct_answers.py` has replicas that lag,
+mirrors, and answers that lie.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_reading_imports_no_pandas(server: NatsServer) -> None:
     ]
 
 
-def test_of_a_header_block_without_a_line_end_the_server_keeps_two_bytes(
+def test_direct_get_cuts_two_bytes_from_a_header_without_line_end(
     server: NatsServer,
 ) -> None:
     create(server.url, "G", allow_direct=True)

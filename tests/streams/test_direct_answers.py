@@ -86,7 +86,7 @@ def test_a_range_in_one_answer_costs_two_requests(fake: FakeJetStream, read: Rea
     assert sequences(read()) == ALL
     first = {"seq": 1, "batch": 101, "max_bytes": 1 << 20}
     assert fake.asked == [("DIRECT.GET.S", first), ("STREAM.INFO.S", {})]
-    # Of a range that ends behind the stream the leader has the last word.
+    # The leader decides about a range that ends behind the stream.
     assert sequences(read(replace(WHOLE, end=1000, count=None))) == ALL
     assert fake.asked[-2:] == [
         ("STREAM.MSG.GET.S", {"seq": 101, "next_by_subj": ">"}),
@@ -267,7 +267,7 @@ def test_a_consumer_brings_the_rest(
     assert f"from sequence {first} on: " in said
 
 
-def test_what_a_consumer_cannot_bring_either_is_lost(
+def test_a_message_that_no_consumer_can_deliver_is_lost(
     fake: FakeJetStream, to_fake: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     del fake.messages[77]
@@ -315,7 +315,7 @@ HOLES: dict[str, Callable[[list[Answer]], list[Answer]]] = {
 
 @pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("hole", HOLES.values(), ids=HOLES.keys())
-def test_what_was_lost_is_asked_for_again(
+def test_lost_answers_are_requested_again(
     fake: FakeJetStream, read: Read, hole: Callable[[list[Answer]], list[Answer]]
 ) -> None:
     def broken(request: Request) -> list[Answer]:
@@ -347,7 +347,7 @@ def too_early(fake: FakeJetStream, request: Request) -> list[Answer]:
 
 
 @pytest.mark.parametrize(("answer", "requests"), [(after_the_end, 4), (late, 4), (too_early, 5)])
-def test_what_was_not_asked_for_is_dropped(
+def test_answers_that_were_not_requested_are_dropped(
     fake: FakeJetStream,
     read: Read,
     answer: Callable[[FakeJetStream, Request], list[Answer]],
@@ -391,8 +391,7 @@ def test_a_stream_that_was_created_again(fake: FakeJetStream, read: Read, when: 
     found: list[int] = []
     with pytest.raises(DataLossError, match=r"stream S was deleted and created again \(at 2024"):
         collect(read(batch=30), found)
-    # What came after the last look that was good is not handed out where that look would be the
-    # last one.
+    # Rows after the last good check are not handed out where that check would be the last one.
     assert found == (ALL[:90] if when == 2 else [])
 
 
@@ -505,7 +504,7 @@ def test_nothing_is_counted_only_when_the_leader_says_so(
 def test_the_leader_has_the_last_word_about_what_consumers_find(
     fake: FakeJetStream, to_fake: Connect, replicas: int
 ) -> None:
-    """Of a stream without replicas a consumer knows all."""
+    """A consumer knows all messages of a stream without replicas."""
     view = ConsumerProbe(Requests(to_fake, 0.5), "S", ("S.a",))
     fake.lagging = [40] * 5
     view.check(stream_summary(fake.info(num_replicas=replicas), "look"))

@@ -1,8 +1,8 @@
 """The current table of a bucket, read below Spark from the real server, while it is written to and
 broken.
 
-Whatever happens, each key comes exactly once, by a revision that was its latest at some time during
-the read.
+In each case the read has each key exactly once, by a revision that was its latest at some time
+during the read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def put(
 
 
 def fill(bucket: Stream, keys: int = KEYS, rounds: int = 1) -> None:
-    """So many keys, each put so many times; the last value of key i is `<rounds - 1>.<i>`."""
+    """Put each of `keys` keys `rounds` times; the last value of key i is `<rounds - 1>.<i>`."""
     bucket.publisher.publish(
         put(bucket, f"k.{i}", b"%d.%d" % (n, i)) for n in range(rounds) for i in range(keys)
     )
@@ -98,7 +98,7 @@ def rows(messages: Iterator[MessageRun]) -> list[Row]:
 
 
 def values(found: list[Row]) -> dict[str, bytes | None]:
-    """The value of each key; none came twice."""
+    """The value of each key, which must be in `found` once."""
     assert len({row.key for row in found}) == len(found)
     return {row.key: row.value for row in found}
 
@@ -161,7 +161,7 @@ def test_a_bucket_of_several_revisions_cannot_be_read_directly(stream: MakeStrea
 
 
 @KINDS
-def test_what_is_written_again_before_its_turn_comes_once(
+def test_a_key_written_again_before_its_turn_is_read_once(
     stream: MakeStream, history: int, direct: bool
 ) -> None:
     bucket = make_bucket(stream, max_msgs_per_subject=history)
@@ -254,7 +254,7 @@ def test_a_key_whose_newest_revision_goes_during_the_read_has_the_one_before(
 def test_writers_at_work(
     stream: MakeStream, history: int, direct: bool, settings: PullSettings
 ) -> None:
-    """Something is stored after the first messages of each read came, and more during the rest."""
+    """The writers store messages after the first ones of each read, and more during the rest."""
     bucket = make_bucket(stream, max_msgs_per_subject=history)
     fill(bucket, 500, rounds=history)
     stop = threading.Event()
@@ -338,7 +338,7 @@ def test_a_reader_slower_than_the_writers_says_so(
 
 
 def test_a_replica_that_lags_has_messages_that_were_replaced() -> None:
-    """The leader says that newer ones are missing. These come too, and the subject came already."""
+    """The leader says that newer ones are missing. The read has those too, and so the subject twice."""
     with FakeJetStream() as fake:
         fake.store(100, lambda sequence: "S.twice" if sequence in {50, 90} else f"S.{sequence}")
         fake.look = lambda: fake.info(max_msgs_per_subject=1, num_replicas=3)
@@ -352,7 +352,7 @@ def test_a_replica_that_lags_has_messages_that_were_replaced() -> None:
 
 @pytest.mark.parametrize("history", [1, 3])
 def test_a_replica_that_lags_where_the_leader_cannot_be_asked(history: int) -> None:
-    """What was stored before the read and comes after it replaces a message that came."""
+    """A message stored before the read is delivered late and replaces one that the read has."""
     denial = b"-ERR 'Permissions Violation for Publish to \"$JS.API.STREAM.MSG.GET.S\"'\r\n"
     with FakeJetStream() as fake:
         fake.store(100, lambda sequence: "S.twice" if sequence in {50, 90} else f"S.{sequence}")
@@ -366,11 +366,11 @@ def test_a_replica_that_lags_where_the_leader_cannot_be_asked(history: int) -> N
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_lags(
+def test_reading_each_subjects_last_message_from_a_lagging_replica_misses_none(
     again: bool,
 ) -> None:
-    """As it lists objects: the newer one is no reason to fail, also if another one replaces it
-    before its turn.
+    """A newer message of a subject is no reason to fail, even if another one replaces it before its
+    turn.
     """
 
     def replace_first(request: dict[str, Any]) -> dict[str, Any]:

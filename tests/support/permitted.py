@@ -166,6 +166,26 @@ def find(account: Account) -> None:
         assert read(account, **options) == follow(account, **options) == MESSAGES
 
 
+def served(account: Account) -> None:
+    """As the admin: a consumer that has acknowledged the first four messages."""
+    filled(account)
+    with JetStreamAdmin(servers=account.admin) as admin:
+        admin.consumers.create("S", durable_name="service", ack_policy="explicit")
+        admin.consumers.next("S", "service", 4)
+
+
+def take_over(account: Account) -> None:
+    given = {"stream": "S", "startingConsumer": "service", "readWith": "direct"}
+    assert read(account, **given) == MESSAGES - 4
+    # The last s.a is looked for at the leader.
+    assert read(account, subjects="s.a", endingTimestamp="2100-01-01T00:00:00Z", **given) == 2
+    reader = JetStreamStreamReader({**account.login, **given}, column("data"))
+    start = reader.initialOffset()
+    assert latest(reader, start) == start  # the first micro-batch only stores the position
+    parts = reader.partitions(start, latest(reader, start))
+    assert sum(len(rows) for part in parts for rows in reader.read(part)) == MESSAGES - 4
+
+
 # -- keeping the position --
 
 

@@ -216,6 +216,13 @@ class Publisher:
         self._send(frame * count)
         return self.publish([last])[0]
 
+    def post(self, message: Message, *, replies: bool = False) -> None:
+        """Publish without waiting for anything; with `replies` this connection gets what comes back,
+        and passes over it.
+        """
+        reply = f"{self._inbox}.{next(self._numbers)}" if replies else ""
+        self._send(message.frame(reply))
+
     def close(self) -> None:
         self._file.close()
         self._socket.close()

@@ -113,7 +113,7 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
     moved = _moved(actual)
     sent = {name: value for name, value in wanted.body().items() if name not in moved}
     # An update that left these fields out would reset them to their defaults
-    # (`test_what_is_left_to_the_server_stays_when_something_else_changes`).
+    # (`test_an_update_keeps_the_settings_that_the_server_has_chosen`).
     left = _servers_choice(kind, effective(wanted)) | _kept(wanted) | moved
     allowed = set(wanted.faults())
     for name in sorted(left & have.keys()):

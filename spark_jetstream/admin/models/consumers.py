@@ -287,6 +287,55 @@ class ResetReply(ConsumerInfo):
     """The sequence of the next delivery."""
 
 
+class ConsumerHandover(Model):
+    """Where a query begins that takes over from a consumer (option ``startingConsumer``).
+
+    It begins after the ack floor and reads all from there on, also what the consumer has
+    acknowledged above the floor: the server does not say which messages these are.
+    """
+
+    stream: String
+    """The stream."""
+    consumer: String
+    """The consumer."""
+    ack_policy: String
+    """Its ``ack_policy``. With ``none`` a message counts as acknowledged when it is delivered."""
+    filters: tuple[String, ...] = ()
+    """Its filters; empty for all subjects."""
+    first_sequence: Sequence64
+    """The sequence at which the query begins."""
+    first_message: Sequence64 | None = None
+    """The first message there that the consumer delivers; none if there is none yet."""
+    first_time: Time | None = None
+    """When that message was stored."""
+    messages: Count
+    """How many messages the query reads for now, at most: ``read_again`` and ``not_delivered``."""
+    ack_floor: Sequence64
+    """Up to this sequence of the stream all is acknowledged, or given up."""
+    delivered: Sequence64
+    """The last sequence of the stream that was delivered."""
+    read_again: Count = 0
+    """How many messages above the floor were delivered, at most."""
+    ack_pending: Count = 0
+    """How many of those are not acknowledged."""
+    acknowledged: Count = 0
+    """How many of those are acknowledged, or given up, at most."""
+    not_delivered: Count = 0
+    """How many messages were never delivered."""
+    active: Boolean = False
+    """Whether it goes on to deliver: to a pull that waits, or to a subscriber."""
+    paused: Boolean = False
+    """Whether it is paused."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of a query that takes over."""
+        options = {"stream": self.stream, "startingConsumer": self.consumer}
+        if self.filters:
+            options["subjects"] = ",".join(self.filters)
+        return options
+
+
 class PauseReply(Reply):
     """Whether a consumer is paused."""
 

@@ -111,7 +111,7 @@ IMMUTABLE: Mapping[type[Model], Mapping[str, Rule]] = {
 #: What changes lose, store twice, or can never undo.
 RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
     StreamConfig: {
-        # The server does so without asking (`test_what_is_called_a_risk_deletes_messages`).
+        # The server does so without asking (`test_a_change_with_a_risk_deletes_messages`).
         "retention": Rule(
             "messages that no consumer waits for are deleted at once",
             _to_interest,

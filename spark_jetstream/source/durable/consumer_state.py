@@ -111,7 +111,7 @@ class ConsumerState:
     @property
     def filters(self) -> tuple[str, ...]:
         """Its subject filters, empty for all."""
-        return filters_of(self.config)
+        return jsapi.filters_of(self.config)
 
     def can_move_to(self, sequence: int) -> bool:
         """Whether the server can move the consumer there.
@@ -170,17 +170,6 @@ def _first_uncommitted(
         # matches from the start on (tried on 2.10.26, 2.11.11 and 2.12.8).
         return min(delivered, max(1, start))
     return delivered
-
-
-def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the subject filters of a consumer's configuration, empty for all subjects."""
-    several = config.get("filter_subjects")
-    if isinstance(several, list):
-        return tuple(str(subject) for subject in several)
-    one = config.get("filter_subject")
-    if isinstance(one, str) and one:
-        return (one,)
-    return ()
 
 
 def metadata_of(config: Mapping[str, Any]) -> dict[str, str]:

@@ -29,7 +29,6 @@ from spark_jetstream.protocol.subjects import FilterIndex
 from spark_jetstream.source.durable.consumer_state import (
     ConsumerState,
     Purge,
-    filters_of,
     listed,
     metadata_of,
 )
@@ -243,7 +242,7 @@ class DurableConsumers:
         # The names of the others help, and are not needed.
         with contextlib.suppress(JetStreamError):
             for consumer in self._all(stream):
-                theirs = filters_of(jsapi.field(consumer, "config", dict, "list"))
+                theirs = jsapi.filters_of(jsapi.field(consumer, "config", dict, "list"))
                 if any(map(mine.overlapping, theirs or _EVERYTHING)):
                     holders.append(f"{consumer.get('name')} ({listed(theirs)})")
         return OptionError(

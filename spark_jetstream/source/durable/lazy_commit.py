@@ -80,7 +80,7 @@ class LazyCommit:
         # The thread does not keep the process alive: the next run repeats what it leaves undone.
         threading.Thread(target=work, name="spark-jetstream-commit", daemon=True).start()
         # Short commits end within the call, so that their errors belong to it
-        # (test_what_goes_wrong_at_once_is_raised_at_once).
+        # (test_a_commit_that_fails_at_once_raises_at_once).
         concurrent.futures.wait([committing], self._wait)
         if committing.done():
             self.settle()

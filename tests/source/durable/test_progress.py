@@ -61,7 +61,7 @@ def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool
     return bool(request.param)
 
 
-# What each retention does
+# Each retention
 
 
 @pytest.mark.usefixtures("old")
@@ -211,7 +211,7 @@ def test_publishers_go_on_meanwhile(stream: Maker, retention: str) -> None:
     assert kept(made) == (committed, committed - 1, 0)
 
 
-# What is asked
+# Requests
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
@@ -441,7 +441,7 @@ def test_the_consumer_of_an_application(stream: Maker) -> None:
     assert raised.value.option == "durable"
 
 
-# What streams allow
+# Limits of streams
 
 
 @pytest.mark.parametrize(
@@ -668,7 +668,7 @@ def test_a_failure_is_logged_once_and_raised_by_the_next_call(
     assert slow.calls[-1] == "commit S 6"
 
 
-def test_what_goes_wrong_at_once_is_raised_at_once(slow: Slow) -> None:
+def test_a_commit_that_fails_at_once_raises_at_once(slow: Slow) -> None:
     lazy = LazyCommit(cast(Progress, slow), wait=60.0)
     lazy.open(S, fresh=True)
     slow.failure = JetStreamError("another run has it")

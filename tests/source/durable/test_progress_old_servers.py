@@ -38,7 +38,7 @@ from tests.support.reading import create
 from tests.support.streams import Stream
 
 STAND_IN = "query-spark-moving"
-#: What a move asks for, behind the look at the consumer.
+#: The requests of a move after the lookup of the consumer.
 STEPS = [
     f"CONSUMER.CREATE.S.{STAND_IN}",
     "CONSUMER.INFO.S.query",
@@ -131,7 +131,7 @@ def test_a_failure_at_any_step(run: Run, step: str, when: str, failure: BaseExce
 
 @pytest.mark.parametrize("committed", [4, 8])
 def test_a_commit_that_failed_is_followed_by_another(run: Run, committed: int) -> None:
-    """What the failed one has left of its stand-in begins elsewhere."""
+    """The stand-in that the failed commit has left begins elsewhere."""
     made = run.stream
     run = Run(made, patience=0.0).open()
 
@@ -184,7 +184,7 @@ def test_another_run_begins_in_the_middle(run: Run, step: str) -> None:
         assert consumers(made) == ["query"]
 
 
-def test_what_is_left_of_a_crash_is_removed_by_a_newer_server(
+def test_a_run_on_a_newer_server_removes_a_crashed_runs_stand_in(
     server: NatsServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = run.stream
@@ -225,7 +225,7 @@ def test_back_behind_where_the_consumer_begins(
 
 
 def test_a_server_that_can_and_may_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is denied is an error that says so; the way of older servers needs other permissions."""
+    """The error names the denied subject; the way of older servers needs other permissions."""
     monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_all(CONSUMER_RESET))
     with pytest.raises(PermissionDenied, match="option durable") as raised:
         run.commit(2)

@@ -163,8 +163,8 @@ def test_a_purge_moves_it_too(
     made = stream(retention=retention)
     run = Run(made).begin(9, committed=3)
     made.purge(seq=6)
-    # That messages went before they were read is for the reader's own check to find, by the
-    # stream's first sequence.
+    # The reader's own check finds messages that went before they were read, by the stream's first
+    # sequence.
     run.move(8)
     assert pending(made) == 2
     assert not caplog.records
@@ -192,7 +192,7 @@ def test_another_client_pulls(stream: Maker, retention: str) -> None:
             JetStreamError, match="another client pulls messages from consumer query"
         ):
             step()
-    # What happened is known once it was said: the next run goes on.
+    # The loss is known once it was reported: the next run goes on.
     again = Run(made, fail=False).open(fresh=False)
     again.move(5)
     again.check()
@@ -346,7 +346,7 @@ def test_the_stream_is_gone(stream: Maker, caplog: pytest.LogCaptureFixture) -> 
             step()
 
 
-def test_who_has_the_filter_may_stay_unknown(stream: Maker) -> None:
+def test_a_filter_conflict_is_an_error_if_consumers_cannot_be_listed(stream: Maker) -> None:
     made = stream(retention="workqueue")
     make_consumer(made, "application")
     run = Run(made)
