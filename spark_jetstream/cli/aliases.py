@@ -64,7 +64,7 @@ COMMAND_HINTS: Table = _hints(
             "source and sink",
             "auth": "this tool makes no operators, accounts or users; use `context save` to store "
             "a login",
-            "errors err error governor gov plugins service micro trace": (
+            "errors err error governor gov plugins service micro": (
                 "this tool works with JetStream alone; use the tool nats for it"
             ),
         },
@@ -252,6 +252,10 @@ OPTION_HINTS: Table = _hints(
         },
         "stream ls": {"--cluster": "use `stream info STREAM` to see the cluster"},
         "stream restore": {"--config": "use the options of the fields, such as --max-age 30d"},
+        "trace": {
+            "--deliver": "use `pub` to store a message, and `trace` to see its way before",
+            "--timestamp -T": "use --json, which has the time of each event",
+        },
         "sub": {
             "--all --new --last --since --last-per-subject --start-sequence --stream --durable "
             "--ack": (

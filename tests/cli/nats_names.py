@@ -178,7 +178,7 @@ subscribe|sub --queue --durable --raw -r --translate --ack --match-replies --inb
   --subjects-only --start-sequence --all --new --last --since --last-per-subject --stream --exclude-subjects \
   --timestamp --delta-time --wait --report-subjects --report-top --graph --direct
 top
-trace
+trace --deliver --timestamp -T --header -H
 """
 
 
