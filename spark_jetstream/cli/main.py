@@ -47,6 +47,7 @@ try:
     from spark_jetstream.cli.schema import schemas
     from spark_jetstream.cli.server import server
     from spark_jetstream.cli.stream import find, streams
+    from spark_jetstream.cli.top import live
     from spark_jetstream.cli.trace import traces
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
@@ -171,6 +172,7 @@ admin = (
     kv,
     objects,
     lag,
+    live,
     checks,
     events,
     schemas,

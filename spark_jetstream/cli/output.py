@@ -201,6 +201,32 @@ class Output:
             sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=as_data) + "\n")
             sys.stdout.flush()
 
+    @contextlib.contextmanager
+    def screen(self) -> Iterator[Callable[[Iterable[str | Sequence[Mapping[str, object]]]], None]]:
+        """Take the terminal, and give it back at the end.
+
+        Yields a function that replaces what is on it: a text is a line, rows are a table. Lines
+        that do not fit are cut.
+        """
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.text import Text
+
+        # Its width is that of the terminal: `Live` counts the lines that it has to replace.
+        console = Console(file=sys.stdout, highlight=False, markup=False)
+        with Live(console=console, screen=True, auto_refresh=False) as shown:
+
+            def draw(parts: Iterable[str | Sequence[Mapping[str, object]]]) -> None:
+                lines: list[Text | Table] = []
+                for part in parts:
+                    if isinstance(part, str):
+                        lines.append(Text(printable(part), no_wrap=True, overflow="ellipsis"))
+                    elif part:
+                        lines.append(self._table(tables.columns_of(part, text, breaks=True)))
+                shown.update(Group(*lines), refresh=True)
+
+            yield draw
+
     def clear(self) -> None:
         """Clear a terminal."""
         if not self.as_json and self._console.is_terminal:
