@@ -54,6 +54,7 @@ class Names:
     durable: str
     dead_letter: str
     prefix: str
+    inbox_prefix: str
 
     def api(self, endpoint: Endpoint, **names: str) -> str:
         """Return the subject of an endpoint as a filter, with wildcards for what has no name."""
@@ -566,6 +567,14 @@ def events(names: Names) -> Lines:
         yield Permission(f"$JS.EVENT.{subject}", "events.watch", kind="subscribe")
 
 
+def trace(names: Names) -> Lines:
+    for subject in names.subjects or ():
+        yield Permission(subject, "the message to trace, which is not delivered")
+    # Servers report in the name of the user (nats-server: server/msgtrace.go,
+    # allowedToPublishOnMsgTraceDest).
+    yield Permission(f"{names.inbox_prefix}.>", "the reports of the servers")
+
+
 _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "read": ("read a stream", read),
     "read-direct": (
@@ -627,6 +636,7 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),
     "admin-objects": ("make, read, write and remove an Object Store bucket", object_store),
     "admin-events": ("hear events", events),
+    "admin-trace": ("see which streams would store a message, and by which way", trace),
     "leaf-copy": (
         "let a leaf node, as its remote's user, mirror or source a stream of the hub",
         leaf_copy,
@@ -676,12 +686,12 @@ def needed(
     if purpose.removeprefix("admin-").startswith(("kv", "object")) and not bucket:
         raise ValueError(f"purpose {purpose} needs a bucket")
     # `>` includes $JS.API.>, the whole API.
-    if purpose.startswith("write") and not subjects:
+    if purpose.startswith(("write", "admin-trace")) and not subjects:
         raise ValueError(
             f"purpose {purpose} needs the subjects of the rows: any would be those of the API as "
             "well",
         )
-    names = Names(stream, bucket, subjects, durable, dead_letter, prefix)
+    names = Names(stream, bucket, subjects, durable, dead_letter, prefix, inbox_prefix)
     _, lines_for = _PURPOSES[purpose]
     if purpose in _WITHOUT_INBOX:
         return merged(lines_for(names))

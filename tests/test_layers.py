@@ -93,6 +93,7 @@ PURE = (
         for name in ("offsets", "ranges", "splits", "admission", "search", "continuity")
     ),
     "buckets.kv",
+    "admin.rates",
     "monitoring.stream_lag",
     *(
         f"sink.{name}"

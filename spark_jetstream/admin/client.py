@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.counters import Counters
     from spark_jetstream.admin.events import Events
     from spark_jetstream.admin.kv import KeyValue
+    from spark_jetstream.admin.models.trace import MessageTrace
     from spark_jetstream.admin.objects import Objects
 
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
@@ -411,6 +412,33 @@ class JetStreamAdmin:
         group = str(checked(Name("queue group", optional=True), "queue", queue))
         subjects = (subject_filter(subject),)
         return Subscription(self._api, subjects, _message, timeout, count, group)
+
+    def trace(
+        self,
+        subject: str,
+        data: str | bytes = b"",
+        headers: Headers | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> MessageTrace:
+        """Return the way that a message to a subject would take; no stream stores it.
+
+        No subscriber receives it either, but for clients of MQTT. The servers report the accounts,
+        streams, links to other servers and subscribers that the message comes to (ADR-41). Ends
+        when all servers have reported, or after ``timeout`` seconds (option ``requestTimeout`` by
+        default): `MessageTrace.missing` names those that have not. The account must be allowed to
+        publish to the subject, and to its inbox.
+
+        Raises:
+            OptionError: The subject has wildcards or is one of the server's own (``$JS.>``), or a
+                header is one that the server would act on.
+            PermissionDenied: The account may not publish to the subject, or to its inbox.
+            JetStreamError: The server is older than 2.11; nothing was sent.
+            RequestTimeout: No server has reported.
+        """
+        from spark_jetstream.admin.trace import trace  # noqa: PLC0415
+
+        return trace(self._api, subject, data, headers, timeout)
 
     def lag(
         self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True

@@ -95,6 +95,17 @@ from spark_jetstream.admin.models.streams import StreamSource as StreamSource
 from spark_jetstream.admin.models.streams import StreamSourceInfo as StreamSourceInfo
 from spark_jetstream.admin.models.streams import StreamState as StreamState
 from spark_jetstream.admin.models.streams import SubjectTransform as SubjectTransform
+from spark_jetstream.admin.models.trace import MessageTrace as MessageTrace
+from spark_jetstream.admin.models.trace import TraceCapture as TraceCapture
+from spark_jetstream.admin.models.trace import TracedServer as TracedServer
+from spark_jetstream.admin.models.trace import TracedStream as TracedStream
+from spark_jetstream.admin.models.trace import TraceEgress as TraceEgress
+from spark_jetstream.admin.models.trace import TraceEvent as TraceEvent
+from spark_jetstream.admin.models.trace import TraceIngress as TraceIngress
+from spark_jetstream.admin.models.trace import TraceMapping as TraceMapping
+from spark_jetstream.admin.models.trace import TraceReport as TraceReport
+from spark_jetstream.admin.models.trace import TraceServiceImport as TraceServiceImport
+from spark_jetstream.admin.models.trace import TraceStreamExport as TraceStreamExport
 from spark_jetstream.admin.objects import ObjectBucket as ObjectBucket
 from spark_jetstream.admin.schemas import schema as schema
 from spark_jetstream.admin.schemas import schema_faults as schema_faults

@@ -118,7 +118,7 @@ class Subscription(Generic[M]):
         if not message.reply:
             raise OptionError(f"the message on {message.subject} has no reply subject")
         content = octets(data, "data")
-        pairs = _pairs(headers)
+        pairs = header_pairs(headers)
         check_size(self._connection, content, pairs, f"reply to {message.reply}")
         self._listener.publish_confirmed(message.reply, content, pairs)
 
@@ -283,7 +283,7 @@ def request(
     """`JetStreamAdmin.request`."""
     subject = subject_filter(subject, literal=True)
     content = octets(data, "data")
-    pairs = _pairs(headers)
+    pairs = header_pairs(headers)
     context = f"request {subject}"
     connection = api.connection
     deadline = Deadline(api.options.request_timeout if timeout is None else timeout)
@@ -318,7 +318,7 @@ def _is_unheard(message: CoreMessage) -> bool:
     return status is not None and status.code == jsapi.NO_RESPONDERS and not message.data
 
 
-def _pairs(headers: Headers | None) -> Pairs:
+def header_pairs(headers: Headers | None) -> Pairs:
     """Return each value with its name. Raises `OptionError` for what cannot be a header."""
     pairs: list[tuple[str, str]] = []
     for name, given in (headers or {}).items():

@@ -56,7 +56,7 @@ COMMANDS: Table = {
 COMMAND_HINTS: Table = _hints(
     {
         "": {
-            "top graph audit": (
+            "graph audit": (
                 "use `server ping --json` to see what each server does, or `lag --watch` to see "
                 "which messages wait"
             ),
@@ -64,7 +64,7 @@ COMMAND_HINTS: Table = _hints(
             "source and sink",
             "auth": "this tool makes no operators, accounts or users; use `context save` to store "
             "a login",
-            "errors err error governor gov plugins service micro trace": (
+            "errors err error governor gov plugins service micro": (
                 "this tool works with JetStream alone; use the tool nats for it"
             ),
         },
@@ -134,6 +134,7 @@ OPTIONS: Table = {
         --js-advisory=--advisories --cloudevent=--cloudevents"""
     ),
     "events": _names("-a=--all --subjects=--kind"),
+    "top": _names("-d=--interval"),
 }
 """An option is accepted where the command has the one on the right, and none of its own with the name on the left."""
 
@@ -252,6 +253,16 @@ OPTION_HINTS: Table = _hints(
         },
         "stream ls": {"--cluster": "use `stream info STREAM` to see the cluster"},
         "stream restore": {"--config": "use the options of the fields, such as --max-age 30d"},
+        "top": {
+            "--conns -n --lookup --output -o --delimiter --raw -b --max-refresh -r --subs": (
+                "this tool shows streams and consumers; use the tool nats for the connections of "
+                "a server"
+            ),
+        },
+        "trace": {
+            "--deliver": "use `pub` to store a message, and `trace` to see its way before",
+            "--timestamp -T": "use --json, which has the time of each event",
+        },
         "sub": {
             "--all --new --last --since --last-per-subject --start-sequence --stream --durable "
             "--ack": (

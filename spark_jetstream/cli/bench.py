@@ -74,7 +74,7 @@ def measure(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Measure, without Spark, what one task of the sink writes and one task of the source reads.
+    """Measure, without Spark, a task of the sink and of the source.
 
     It writes to a stream of its own, which is deleted at the end, whatever happens. With SUBJECT,
     if a stream stores it, the command asks, writes to that stream, and reads what it wrote: the

@@ -47,6 +47,8 @@ try:
     from spark_jetstream.cli.schema import schemas
     from spark_jetstream.cli.server import server
     from spark_jetstream.cli.stream import find, streams
+    from spark_jetstream.cli.top import live
+    from spark_jetstream.cli.trace import traces
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     # A module of this package that is missing is a bug, so its traceback is shown.
@@ -165,10 +167,12 @@ admin = (
     find,
     pub,
     core,
+    traces,
     counter,
     kv,
     objects,
     lag,
+    live,
     checks,
     events,
     schemas,

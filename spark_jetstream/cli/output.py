@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import typer
 from typer import BadParameter, Exit
@@ -20,6 +20,7 @@ from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, rough
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.tree import Tree
 
     from spark_jetstream.admin.models.base import Model
     from spark_jetstream.admin.models.messages import StoredMessage
@@ -29,6 +30,14 @@ T = TypeVar("T")
 
 _SECOND = 1_000_000_000
 _WIDE = 10**9  # rich must not cut or wrap; the terminal wraps
+
+
+class Branch(NamedTuple):
+    """A line of a tree, in a style of rich, and the lines below it."""
+
+    text: str
+    branches: Sequence[Branch] = ()
+    style: str = ""
 
 
 class Output:
@@ -109,6 +118,11 @@ class Output:
             table.add_row(*cells)
         return table
 
+    def tree(self, root: Branch) -> None:
+        """Print a tree; nothing with JSON."""
+        if not self.as_json:
+            self._put(_rendered(root), shutil.get_terminal_size().columns)
+
     def record(self, pairs: Mapping[str, object], *, data: Any = None, title: str = "") -> None:
         """Print a line for each property with a value; as JSON, ``data``, or nothing without it."""
         from rich.table import Table
@@ -186,6 +200,32 @@ class Output:
         if self.as_json:
             sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=as_data) + "\n")
             sys.stdout.flush()
+
+    @contextlib.contextmanager
+    def screen(self) -> Iterator[Callable[[Iterable[str | Sequence[Mapping[str, object]]]], None]]:
+        """Take the terminal, and give it back at the end.
+
+        Yields a function that replaces what is on it: a text is a line, rows are a table. Lines
+        that do not fit are cut.
+        """
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.text import Text
+
+        # Its width is that of the terminal: `Live` counts the lines that it has to replace.
+        console = Console(file=sys.stdout, highlight=False, markup=False)
+        with Live(console=console, screen=True, auto_refresh=False) as shown:
+
+            def draw(parts: Iterable[str | Sequence[Mapping[str, object]]]) -> None:
+                lines: list[Text | Table] = []
+                for part in parts:
+                    if isinstance(part, str):
+                        lines.append(Text(printable(part), no_wrap=True, overflow="ellipsis"))
+                    elif part:
+                        lines.append(self._table(tables.columns_of(part, text, breaks=True)))
+                shown.update(Group(*lines), refresh=True)
+
+            yield draw
 
     def clear(self) -> None:
         """Clear a terminal."""
@@ -266,8 +306,8 @@ class Output:
                 raise Exit(130) from None
             raise Exit(1) from None  # the end of standard input
 
-    def _put(self, table: Table, width: int = _WIDE) -> None:
-        """Print a table as wide as the terminal.
+    def _put(self, table: Table | Tree, width: int = _WIDE) -> None:
+        """Print a table or a tree as wide as the terminal.
 
         Without a terminal no line ends with blanks.
         """
@@ -279,6 +319,18 @@ class Output:
         # rich fills the last column with blanks.
         sys.stdout.write("\n".join(line.rstrip(" ") for line in caught.get().split("\n")))
         sys.stdout.flush()
+
+
+def _rendered(branch: Branch) -> Tree:
+    """Return a branch and all below it, for rich."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    # The text may be that of a publisher or a server: no markup, and no control characters.
+    tree = Tree(Text(printable(branch.text, LAYOUT), branch.style))
+    for each in branch.branches:
+        tree.children.append(_rendered(each))
+    return tree
 
 
 def _no_progress(done: int, total: int) -> None:

@@ -14,7 +14,7 @@ _ISO_TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(?=[\d:]+Z$)")
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table. ``numeric``: all of its values are numbers."""
+    """A column of a table. ``numeric``: all of its values are numbers, or None."""
 
     heading: str
     cells: Sequence[str]
@@ -60,8 +60,10 @@ def columns_of(
             cells = [_ISO_TIME.sub(r"\1 ", cell) for cell in cells]
         # A column of remarks has no heading.
         if heading or any(cells):
-            # Numbers stand to the right, so their digits are in columns.
-            numeric = all(isinstance(value, (int, float)) for value in values)
+            # Numbers stand to the right, so their digits are in columns. One that is not known is
+            # empty.
+            known = [value for value in values if value is not None]
+            numeric = all(isinstance(value, (int, float)) for value in known)
             columns.append(TableColumn(heading, cells, numeric))
     return columns
 

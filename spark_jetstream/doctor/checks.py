@@ -24,6 +24,7 @@ from spark_jetstream.buckets.object_stream import object_write
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect_at_once
 from spark_jetstream.doctor import sail, servers, spark
+from spark_jetstream.doctor.destination import find_destination
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.handover import check_handover, summary_of
 from spark_jetstream.doctor.permissions import (
@@ -154,6 +155,10 @@ class Examination:
         yield Section("Options", self._options(admin.options))
         yield Section("Servers", self._servers(admin.options))
         yield Section("Account", self._account(admin))
+        subject = self.job.subject_alone
+        # Also without JetStream in this account: another one may store what this one exports.
+        if self.reached and subject is not None:
+            yield Section(f"Subject {subject}", self._destination(admin, subject))
         name = self.job.stream_name
         # Without JetStream all of these would fail for the same reason.
         if self._jetstream and name is not None:
@@ -230,6 +235,14 @@ class Examination:
             self._jetstream = True
             self._usage = usage
             yield from servers.check_account(usage)
+
+    def _destination(self, admin: JetStreamAdmin, subject: str) -> Iterator[Finding]:
+        """Find the stream that stores rows; the sections after this one check it."""
+        domain = None if self._usage is None else self._usage.domain
+        found = find_destination(admin, subject, domain)
+        yield found.finding
+        if found.stream is not None:
+            self.job = replace(self.job, stream=found.stream)
 
     def _stream(self, admin: JetStreamAdmin, name: str) -> Iterator[Finding]:
         try:

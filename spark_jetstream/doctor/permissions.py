@@ -34,7 +34,12 @@ _OF_OBJECTS = {
     "direct": ("object-read-direct",),
     "write": ("object-write",),
 }
-_WITHOUT_STREAM = {"administer": _ADMINISTER}
+_WITHOUT_STREAM: Mapping[str, tuple[str, ...]] = {
+    "administer": _ADMINISTER,
+    # A sink without option `stream`: the subject alone decides which stream stores its rows.
+    "write": ("write",),
+    "exactly-once": ("write-exactly-once",),
+}
 
 PURPOSES = tuple(_OF_STREAMS)
 """The values of ``--for``."""
@@ -72,8 +77,9 @@ class Job:
         purposes = self._implied_purposes()
         for name in purposes:
             self._check_purpose(name)
-        writes_to_stream = self.stream is not None and not WRITING.isdisjoint(purposes)
-        if writes_to_stream and self.subject is None:
+        in_bucket = self.bucket is not None or self.object_bucket is not None
+        writes_rows = not in_bucket and not WRITING.isdisjoint(purposes)
+        if writes_rows and self.subject is None:
             raise OptionError(
                 "--for write needs --subject, where rows are to go; it may have wildcards",
             )
@@ -124,6 +130,11 @@ class Job:
         if self.object_bucket is not None:
             return objects.stream_name(self.object_bucket)
         return self.stream
+
+    @property
+    def subject_alone(self) -> str | None:
+        """Where rows go if nothing names their stream; None for any other job."""
+        return self.subject if self.stream_name is None else None
 
     @property
     def with_consumers(self) -> bool:

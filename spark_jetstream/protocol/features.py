@@ -61,6 +61,9 @@ PREFERRED_LEADER = Feature((2, 11, 0), 1)
 DIRECT_BATCHES = Feature((2, 11, 0), 1)
 """A Direct Get that asks for several messages (ADR-31)."""
 
+MESSAGE_TRACES = Feature((2, 11, 0), 1)
+"""Messages that are traced and not delivered (ADR-41). Older servers deliver them."""
+
 MESSAGE_TTL = Feature((2, 11, 0), 1)
 """Messages with a TTL of their own (ADR-43). Older servers keep them for good."""
 

@@ -177,8 +177,8 @@ stream cluster peer-remove|pr --force -f
 subscribe|sub --queue --durable --raw -r --translate --ack --match-replies --inbox -i --count --dump --headers-only \
   --subjects-only --start-sequence --all --new --last --since --last-per-subject --stream --exclude-subjects \
   --timestamp --delta-time --wait --report-subjects --report-top --graph --direct
-top
-trace
+top --conns -n --interval -d --sort --lookup --output -o --delimiter --raw -b --max-refresh -r --subs
+trace --deliver --timestamp -T --header -H
 """
 
 

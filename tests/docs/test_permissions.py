@@ -60,6 +60,7 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "prices": need("admin-kv", bucket="prices"),
     "images": need("admin-objects", bucket="IMAGES"),
     "listener": need("admin-events"),
+    "tracer": need("admin-trace", subjects=["orders.>"]),
     "copier": need("leaf-copy", stream="ORDERS", prefix="$JS.hub.API"),
     "shop": need("leaf-origin", stream="ORDERS", prefix="$JS.leaf.API"),
 }

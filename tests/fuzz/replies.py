@@ -16,6 +16,7 @@ from spark_jetstream.admin.models import account, consumers, messages, streams
 from spark_jetstream.admin.models.base import Model, readable, rendered
 from spark_jetstream.admin.models.changes import differences
 from spark_jetstream.admin.models.kv import entry_of
+from spark_jetstream.admin.models.trace import MessageTrace, TraceReport, trace_report
 from spark_jetstream.buckets.kv import Origin, last_revision
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, digest_bytes, digest_text
 from spark_jetstream.buckets.upload_notes import read_note
@@ -173,6 +174,17 @@ def event(data: bytes) -> None:
     assert all(line.isprintable() for line in event_details(read).split("\n"))
     for body in (event_json(read), cloud_event(read)):
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+
+
+@target("trace", *_DEEP, b'"type":"js"', b'"hop":"1.1"', b'"from":""', mutate=change_json)
+def trace(data: bytes) -> None:
+    """The report of a server on a traced message: alone it is a way with an end, or an error."""
+    read = _quietly(lambda: trace_report(data, "trace"))
+    if isinstance(read, TraceReport):
+        way = MessageTrace("a", {"": read, read.hop: read})
+        assert 1 <= len(list(way.walk())) <= 2
+        assert all(isinstance(place, str) for place in (*way.missing, *way.blind_spots))
+        json.dumps([way.data(), way.accounts], ensure_ascii=False, allow_nan=False).encode()
 
 
 @target("offset", *_DEEP, b'"version":1', b'"next":1', mutate=change_json)

@@ -225,6 +225,10 @@ def hear(account: Account, of: str | None = None) -> None:
         assert len(list(watch)) == 1
 
 
+def follow(account: Account) -> None:
+    assert [stream.stream for stream in admin(account).trace("s.a").streams] == ["S"]
+
+
 def keeping(reading: str, position: str, *filters: str) -> tuple[Permission, ...]:
     """The lines for reading and for keeping the position."""
     durable = need(position, stream="S", durable="query", subjects=filters)
@@ -370,6 +374,7 @@ CASES = [
     case("admin-kv", use.nothing, key_value, bucket="b"),
     case("admin-objects", use.nothing, objects, bucket="b"),
     case("admin-events", stream, hear, stream="*"),
+    case("admin-trace", stream, follow, subjects=["s.a"]),
     case("admin-events of a stream", stream, partial(hear, of="S")),
 ]
 QUICK = (
