@@ -558,46 +558,52 @@ _HEAD = """# Logins
 
 <!-- Made by `make generate`; do not edit. -->
 
-Every way to log in, as the tests try it with real servers: right, with each thing wrong, and with each thing that may
-change during a run. The page is made from the table of these tests, `tests/client/logins.py`. `…` stands for a name, an
-address or a time. [options.md](options.md) has the options, [runbook.md](runbook.md#refused-credentials) what to do.
+Every way to log in, the error that each mistake gives, and the end of a query whose login changes while it runs. The
+tests try each row with real servers, and the page is made from their table, `tests/client/logins.py`. `…` stands for a
+name, an address or a time. [options.md](options.md) describes the options.
+[runbook.md](runbook.md#refused-credentials) says what to do after a refusal.
 
 ## Ways
 
-All options can be given as well by a [context](options.md#contexts) of the `nats` command.
+A [context](options.md#contexts) of the `nats` command can give all of these options as well.
 """
 _REFUSED = f"""
 ## What is refused
 
-A batch, and a query that starts, fail at the first answer that refuses them: they wait neither for `connectTimeout` nor
-for `retryTimeout`. Of several servers each that is up must refuse. A streaming query that writes fails after 5 seconds
+A batch, and a query that starts, fail at the first refusal. They wait neither for `connectTimeout` nor for
+`retryTimeout`. With several servers, each that is up must refuse. A streaming query that writes fails after 5 seconds
 of refusals, because its servers may be restarting.
 
 A server that has greeted may take the whole `connectTimeout` for a login, for example where an authorization callout
 decides.
 
-One refusal takes as long as `connectTimeout`, because a server that hangs does the same: a server with TLS first says
-nothing to a client without `tlsHandshakeFirst`. The error says that the server is silent, or closed the connection, and
-ends with `{SILENT.removeprefix("; ")}`.
+One refusal takes as long as `connectTimeout`: a server with TLS first says nothing to a client without
+`tlsHandshakeFirst`, as a server that hangs does. The error says that the server is silent, or closed the connection,
+and ends with `{SILENT.removeprefix("; ")}`.
 """
 _DURING = """
 ## What changes during a run
 
-A login that the server ends, or refuses when the connection is made again, is tried again for 5 seconds. Each attempt
-reads the files anew that options name: credentials, seeds, authorities and certificates. So a renewed file needs no
-restart, even if it is not whole for a moment. What an option or a context holds itself (`password`, `token`,
-`...Secret`, `...Pem`) stays what it was when the query started. The error ends with what the server said of the login,
-if that arrived: `user authentication revoked`. Of several servers each must refuse: one that is down may accept the
-login, and is waited for up to `retryTimeout`.
+If the server ends a login, or refuses it when the connector connects again, the connector tries again for 5 seconds.
+Each attempt reads the files anew that options name: credentials, seeds, authorities and certificates. So a renewed file
+needs no restart, even if it is incomplete for a moment. Secrets in the options or in a context themselves (`password`,
+`token`, `...Secret`, `...Pem`) stay as they were when the query started. The error ends with the server's own words
+about the login, if they arrived: `user authentication revoked`. With several servers, each must refuse: a server that
+is down may accept the login, so the connector waits for it up to `retryTimeout`.
 """
 _SECRETS = """
 ## Where secrets do not show
 
-Passwords, tokens, seeds, JWTs and keys are in none of these, which the tests search for them: errors, logs of Python
-and of the JVM at level DEBUG, Spark's event log, the progress of queries, checkpoints, `explain`, `repr`, the
-command lines of all processes, and what `spark-jetstream --json` prints. One exception: Spark prints the option
-`servers` in the plan of a streaming frame that is not started, with the user info of its URLs; give the login in its
-own options, or add `servers` to `spark.sql.redaction.options.regex`.
+The tests search these places for passwords, tokens, seeds, JWTs and keys, and find none:
+
+- errors, and logs of Python and of the JVM at level DEBUG
+- Spark's event log, the progress of queries, and checkpoints
+- `explain` and `repr`
+- the command lines of all processes
+- the output of `spark-jetstream --json`
+
+One exception: Spark prints the option `servers`, with the user info of its URLs, in the plan of a streaming frame that
+is not started. Give the login in its own options, or add `servers` to `spark.sql.redaction.options.regex`.
 """
 
 
