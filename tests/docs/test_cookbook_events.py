@@ -113,6 +113,13 @@ def test_change_data(run_recipe: RunRecipe, tmp_path: Path) -> None:
     assert DeltaTable(folder).version() > version
 
 
+@pytest.mark.full
+def test_a_work_queue(run_recipe: RunRecipe) -> None:
+    recipe = run_recipe("work-queue")
+    # Each part has messages, or the page would show nothing.
+    assert all(recipe.names["parts"])
+
+
 def test_replay(spark: SparkSession, run_recipe: RunRecipe) -> None:
     recipe = run_recipe("replay")
     rows = batch(spark, recipe.url, "CORRECTED").orderBy("sequence").collect()
