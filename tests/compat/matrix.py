@@ -60,7 +60,7 @@ RUNTIME = ("pyarrow==19.0.*", "numpy==2.1.*", "pydantic==2.10.*", "pandas==2.2.*
 #: protobuf 5.
 MANAGED = ("pyarrow==18.1.*", "numpy==2.1.*", "pydantic==2.10.*", "pandas==2.2.*", "protobuf==5.*")
 AXES = ("spark", "python", "server", "libraries", "client", "sail", "managed")
-COLUMNS = ("axis", "Python", "Spark", "nats-server", *LIBRARIES, "result", "on")
+COLUMNS = ("axis", "Python", "Spark", "nats-server", *LIBRARIES, "result", "on", "commit")
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run here"
 #: Spark waits ten seconds for a Python worker to start, which is too short on a busy machine.
@@ -131,7 +131,16 @@ class Cell:
             *("" for _ in LIBRARIES),
             NOT_RUN,
             "",
+            "",
         ]
+
+
+def commit() -> str:
+    """The newest commit that this run contains."""
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def engine(sail: str) -> str:
@@ -188,7 +197,7 @@ class Runner:
             spark = engine(spark)
         result = PASSED if passed else FAILED
         day = datetime.datetime.now(datetime.timezone.utc).date()
-        return [cell.axis, number, spark, server, *libraries, result, str(day)]
+        return [cell.axis, number, spark, server, *libraries, result, str(day), commit()]
 
     def _job(self, cell: Cell, python: Path) -> Job:
         """The job of a cell, whose environment has this Python."""
