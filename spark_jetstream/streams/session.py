@@ -16,7 +16,7 @@ handles one event of the wire:
 | ... whose next message is too large for it | doubles the bytes of later requests | None |
 | ... without a message | counts those in a row, up to `Policy.fruitless` | None, at last `Lost` |
 | ... that does not say what it did not bring | | `Lost` |
-| the answer to `begin`, which came too late | | None |
+| a late answer to `begin` | | None |
 | 503 before the first message | asks again, up to `Policy.unheard` times | None, at last `Lost` |
 | the consumer is gone or has moved; a cut | | `Lost` |
 | silence for `Policy.silence` | asks the connection for a sign of life | `Lost` |
@@ -97,8 +97,8 @@ class Policy:
 class EndOfRange:
     """The consumer has nothing more to deliver.
 
-    ``certain`` is false where a request came back without any message that was counted: another
-    consumer knows better.
+    ``certain`` is false where a request ended without any message although the consumer had counted
+    some: another consumer knows better.
     """
 
     certain: bool = True
