@@ -29,7 +29,7 @@ class Incoming:
         self.begin = 0
         self.end = 0
         self.need = 1
-        """Another look is of use when so many bytes are there."""
+        """The number of bytes from which on another attempt to read is of use."""
         self._size = size
         # Of `size` bytes each, used again when nothing else refers to it.
         self._memory = [self.data]

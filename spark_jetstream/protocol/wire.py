@@ -36,8 +36,8 @@ MAX_LINE = 1 << 20
 MAX_FRAME = 96 << 20
 """The size in bytes of the largest message that the scanner accepts, header and payload together.
 
-A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with such a message in
-base64.
+A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with a message of that
+size in base64.
 """
 
 _LF, _CR, _SPACE, _DOT = 10, 13, 32, 46
@@ -84,7 +84,7 @@ class ApiReply:
 class Frames:
     """A run of complete messages of one subscription, n >= 1 of them, ascending in `data`.
 
-    All vectors are int64.
+    `lines` holds bytes (uint8); all other vectors are int64.
 
     - `begin`, `line_end` (length n): where the control line starts, and where the bytes after it
       start.
