@@ -77,20 +77,20 @@ class Policy:
     """Without any event for so long the consumer is lost."""
     ends: Ends = Ends.COUNT
     quiet_heartbeats: int = 2
-    """After so many heartbeats in a row the next message was removed, or the consumer is stuck.
+    """After this many heartbeats in a row the next message was removed, or the consumer is stuck.
 
     For a message that is removed before its delivery the server waits. A new consumer does not
     count it, and shows which it was. The server sends a heartbeat for each request: two of them are
     one interval where two requests are under way.
     """
     fruitless: int = 8
-    """After so many requests in a row without a message that the server counts, it is lost."""
+    """After this many requests in a row without a message that the server counts, it is lost."""
     unheard: int = UNHEARD
     """How many pull requests nobody hears before the consumer is taken to be gone."""
     many: int = 1000
     """Messages under way from which on they are read together, except by a follower."""
     idle: float = math.inf
-    """A follower ends when no message came for so long."""
+    """A follower ends when no message arrives for this time."""
 
 
 @dataclass(frozen=True)
