@@ -133,7 +133,7 @@ class ClientInfo(Model):
     """Number of the connection on its server."""
     acc: String = ""
     svc: String = ""
-    """The account that offers the service, when the request came from another one."""
+    """The account that offers the service, when another account sent the request."""
     user: String = ""
     name: String = ""
     lang: String = ""

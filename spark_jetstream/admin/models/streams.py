@@ -174,7 +174,7 @@ class StreamConfig(Model):
     max_msg_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes, headers included, a message may have; 0 or -1 for what the server allows."""
     discard: Annotated[str, Choice(("old", "new"))] = "old"
-    """What the server drops at a limit: the oldest messages, or the new one."""
+    """The messages that the server drops at a limit: the oldest ones, or the new one."""
     storage: Annotated[str, Choice(("file", "memory"))] = "file"
     """Where messages are stored. It can never change."""
     num_replicas: Replicas = 1
