@@ -146,7 +146,7 @@ class StreamSummary:
     followed: bool = True
     """It leads, and a majority answered it too lately to have chosen another leader."""
     term: str = ""
-    """The leader and since when it leads: while equal, the stream cannot have lost its end.
+    """The leader, and since when it leads; while it is equal, the stream cannot have lost its end.
 
     "" where the server does not say (before 2.12, and of a stream without replicas).
     """
