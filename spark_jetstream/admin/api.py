@@ -51,7 +51,7 @@ class Api:
     - `ApiError` and its subclasses: the server answered with an error.
     - `PermissionDenied`: the account may not publish to the subject, which the error has.
     - `NoResponders`: no server answers at the subject.
-    - `RequestTimeout`: no reply came within option ``requestTimeout``.
+    - `RequestTimeout`: no reply arrived within option ``requestTimeout``.
     - `ConnectionFailed`: the connection is lost, or could not be opened.
     - `ProtocolError`: the reply cannot be read.
     """
@@ -154,7 +154,7 @@ class Api:
         return model.from_server(self.ask(endpoint, body, context=context, **names), context)
 
     def find(self, model: type[M], endpoint: Endpoint, *, context: str, **names: str) -> M | None:
-        """Return the reply as `reply` does, None if there is no such stream or consumer."""
+        """Return the reply as `reply` does, None if the stream or consumer does not exist."""
         # Not `ask`: absence is a result here, and needs no search for the stream that may be meant.
         try:
             return model.from_server(self._ask(endpoint, None, context, names), context)
@@ -190,9 +190,9 @@ class Api:
         context: str,
         **names: str,
     ) -> bool:
-        """Delete something; return whether it was there.
+        """Delete something; return whether it existed.
 
-        Raises ``missing`` when it was not, unless ``missing_ok``.
+        Raises ``missing`` when it did not, unless ``missing_ok``.
         """
         try:
             self.do(DoneReply, endpoint, None, context=context, **names)
@@ -226,8 +226,8 @@ class Api:
     ) -> Iterator[P]:
         """Return the pages of a list, each requested when it is needed.
 
-        What is created or deleted between two requests may be missing, or appear twice. Raises
-        `ServerBusy` at the end when the server named missing streams or consumers.
+        An item that is created or deleted between two requests may be missing, or appear twice.
+        Raises `ServerBusy` at the end when the server named missing streams or consumers.
         """
         offset = 0
         missing: list[str] = []
@@ -278,7 +278,7 @@ class Api:
     def newer(self) -> bool:
         """Return whether the server is surely newer than these models.
 
-        Such a server may have fields that the models do not know.
+        A newer server may have fields that the models do not know.
         """
         try:
             return (self.level() or 0) > max(LEVELS)

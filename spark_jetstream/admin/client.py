@@ -250,10 +250,10 @@ class JetStreamAdmin:
     a forked child. The connection is shared with everything in this process that has the same
     options, such as Spark's readers, and stays open for them after `close`.
 
-    All methods raise `OptionError` for an argument that cannot be one, and `JetStreamError` or a
-    subclass for a request that fails: `ApiError` (an error of the server, with its code),
-    `PermissionDenied` (with the subject), `RequestTimeout`, `NoResponders`, `ConnectionFailed`.
-    They name further classes under "Raises".
+    All methods raise `OptionError` for an invalid argument, and `JetStreamError` or a subclass for
+    a request that fails. The subclasses are `ApiError` (an error of the server, with its code),
+    `PermissionDenied` (with the subject), `RequestTimeout`, `NoResponders` and `ConnectionFailed`.
+    The methods name further classes under "Raises".
     """
 
     def __init__(self, **options: object) -> None:
@@ -387,9 +387,10 @@ class JetStreamAdmin:
         """Send a request of core NATS; return its replies.
 
         The subject may be one of an API, such as ``$JS.API.INFO``. The replies are the first
-        ``replies``, or fewer that came within ``timeout`` seconds (option ``requestTimeout`` by
-        default), or all that came in that time for None. Text is sent as UTF-8. Raises
-        `NoResponders` when nobody listens at the subject, and `RequestTimeout` when no reply came.
+        ``replies``, or fewer if no more arrive within ``timeout`` seconds (option
+        ``requestTimeout`` by default). With None for ``replies`` they are all that arrive in that
+        time. Text is sent as UTF-8. Raises `NoResponders` when nobody listens at the subject, and
+        `RequestTimeout` when no reply arrives.
         """
         return request(self._api, subject, data, headers, replies, timeout)
 
@@ -403,9 +404,9 @@ class JetStreamAdmin:
     ) -> Subscription[CoreMessage]:
         """Subscribe to a subject of core NATS (wildcards allowed).
 
-        All messages after this call are received. Of the members of a ``queue`` group one receives
-        each message. The iterator ends after ``timeout`` seconds, or ``count`` messages. A `Gap`
-        says that messages may be missing: the connection was lost, and came back. Raises
+        All messages after this call are received. Each message goes to one member of a ``queue``
+        group. The iterator ends after ``timeout`` seconds, or ``count`` messages. A `Gap` says that
+        messages may be missing, because the connection was lost for a time. Raises
         `PermissionDenied` when the account may not subscribe to the subject, and `OutageError` in
         the iteration after a loss of more than option ``retryTimeout``.
         """

@@ -132,7 +132,7 @@ def store(
     """Publish a message and return what confirms it.
 
     Without a confirmation ``look`` is called, with the seconds that it may take, at most
-    ``look_time``: it raises when there is no such stream. During an election the message is sent
+    ``look_time``. It raises when the stream does not exist. During an election the message is sent
     again for option ``requestTimeout``: nothing was stored then.
     """
     connection = api.connection

@@ -97,12 +97,12 @@ def show(
     command prints the numbers of one interval. With --json it prints an object a line, and a single
     one with --once.
 
-    Each look asks for the list of streams, a page of 256 streams in a request, and for the
-    consumers of the streams that are shown. With names it asks for these streams alone.
+    Each refresh requests the list of streams, a page of 256 streams in a request, and the consumers
+    of the streams that are shown. With names it requests these streams alone.
 
-    A durable that keeps the position of a Spark query is shown with the time since when it does:
-    its pending messages are those that the query has not committed, and its messages a second the
-    sequences that it has.
+    A durable that keeps the position of a Spark query is shown with the time since when it does.
+    Its pending messages are those that the query has not committed. Its messages a second are the
+    sequences that the query has committed.
     """
     if interval < _SECOND // 10:
         raise BadParameter(f"{interval} is less than 100ms", param_hint="--interval")
@@ -128,7 +128,7 @@ def wait(seconds: float) -> None:
 
 
 class _Watch:
-    """Looks at streams and consumers, and compares each look with the one before."""
+    """Reads the states of streams and consumers, and compares them with the states before."""
 
     def __init__(self, admin: JetStreamAdmin, names: Sequence[str], sort: Sort) -> None:
         from spark_jetstream.admin.rates import Sample
@@ -140,7 +140,7 @@ class _Watch:
         self._looks = itertools.count(1)
 
     def look(self, room: _Room) -> _View:
-        """Ask for the states now. Raises `JetStreamError`; the next look compares all the same."""
+        """Ask for the states now. Raises `JetStreamError`; the next call compares all the same."""
         from spark_jetstream.admin.rates import Sample, consumer_rates, stream_rates
 
         streams = {info.config.name: (info, time.monotonic()) for info in self._streams()}
@@ -243,7 +243,7 @@ def _paper(rows: int | None) -> Callable[[], _Room]:
 
 @dataclass(frozen=True)
 class _Outage:
-    """A look that had no answer."""
+    """A request for the states that had no answer."""
 
     since: str
     reason: str

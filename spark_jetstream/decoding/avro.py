@@ -49,8 +49,8 @@ class AvroReader:
     """Reads records of several versions of a schema as records of the last one.
 
     The rules are those of Avro 1.12, Schema Resolution. Raises `SchemaError` if a schema is not
-    Avro's, is no record, has a type that Spark lacks, or a field's logical type differs between two
-    versions: fastavro reads by the writer's.
+    Avro's, is no record, or has a type that Spark lacks. It is also raised if the logical type of a
+    field differs between two versions, because fastavro reads by the writer's.
     """
 
     expected = "one Avro record"
@@ -113,7 +113,7 @@ class _Walk:
         self.logical: dict[str, str] = {}
 
     def arrow_type(self, schema: Any, field: str) -> pa.DataType:
-        """Return the Arrow type of ``field``. Raises `SchemaError` if Spark has no such type."""
+        """Return the Arrow type of ``field``. Raises `SchemaError` if Spark lacks the type."""
         if isinstance(schema, list):
             return self._union(schema, field)
         if not isinstance(schema, dict):

@@ -35,7 +35,7 @@ class PayloadReader(Protocol):
 
     @property
     def expected(self) -> str:
-        """What a payload must be, for the error: ``one Avro record``."""
+        """The form that a payload must have, for the error: ``one Avro record``."""
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
         """Return the fields of a payload.

@@ -43,23 +43,24 @@ def decode(
         format: The format of the payloads.
         schema: JSON: DDL text or a `StructType`. Avro: the schema as JSON text or as what
             `json.loads` makes of it. Protobuf: the class of the message. With ``version`` or
-            ``confluent`` a mapping of versions to schemas. The fields of ``decoded`` are then those
-            of all versions (JSON; null where the schema of the row's version has no such field), or
-            those of the mapping's last schema, as the specification of Avro resolves a record, and
-            Protobuf an older message.
+            ``confluent`` a mapping of versions to schemas. For JSON ``decoded`` then has the fields
+            of all versions, null where the schema of the row's version lacks the field. For Avro
+            and Protobuf it has the fields of the mapping's last schema. An older record or message
+            becomes one of that schema: by Avro's schema resolution, or as Protobuf reads older
+            messages.
         column: The column of the payloads, binary or string.
         version: The version of each row's schema, such as
             ``F.col("headers")["Schema-Version"][0]``.
-        confluent: A zero byte and the version, a number of four bytes, precede each payload, and
-            with Protobuf the index of the message in its file (the wire format of Confluent's
-            serializers).
+        confluent: Each payload begins with a zero byte and the version, a number of four bytes.
+            With Protobuf the index of the message in its file follows (the wire format of
+            Confluent's serializers).
 
     Raises:
         OptionError: ``format`` is unknown, or not for this version of Spark; ``version`` is no
             column, or both it and ``confluent`` are given.
-        SchemaError: ``df`` has no such column, or one with the name of a new one; a schema does not
-            parse, or has a type that Spark lacks; schemas of two versions do not agree; a version
-            is there twice, as the number 1 and the text 1.
+        SchemaError: ``df`` does not have ``column``, or already has one of the two new columns. Or
+            a schema does not parse, or has a type that Spark lacks. Or schemas of two versions do
+            not agree, or a version is given twice, as the number 1 and the text 1.
         ModuleNotFoundError: The library that reads the format is not installed.
     """
     if format not in ("json", "avro", "protobuf"):

@@ -254,8 +254,9 @@ def consumer_request(stream: str, config: Mapping[str, Any], *, action: str = "c
 def next_request(batch: int, *, expires: float, heartbeat: float = 0.0, **fields: Any) -> bytes:
     """Body of one pull (ADR-37, ADR-42) for at most `batch` messages; times in seconds.
 
-    `fields` are as the server names them. What is 0, false or None is left out. With `no_wait` it
-    ends, once it has brought something, where the stream does; without `expires` too, at once.
+    `fields` are as the server names them; a field that is 0, false or None is left out. With
+    `no_wait` a pull that has brought something ends where the stream does. With `no_wait` and
+    without `expires` it ends at once.
     """
     fields |= {"expires": nanoseconds(expires), "idle_heartbeat": nanoseconds(heartbeat)}
     given = {name: value for name, value in fields.items() if value}
@@ -295,7 +296,7 @@ def field(
 ) -> T:
     """Return the value of type ``kind`` at a dotted path of a reply, else the default.
 
-    Raises `ProtocolError` without a default; it says that ``what`` has no such field.
+    Raises `ProtocolError` without a default; its text says that ``what`` does not have the field.
     """
     value: Any = body
     for name in path.split("."):

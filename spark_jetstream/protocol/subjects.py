@@ -89,7 +89,7 @@ class Shape(NamedTuple):
     tokens: int
     """How many there are, without a last ``>``."""
     literal: tuple[int, ...]
-    """The positions of those that are not ``*``."""
+    """The positions of tokens that are not ``*``."""
     rest: bool
     """Whether the last token is ``>``."""
 

@@ -37,7 +37,7 @@ COMMAND_COLUMNS = {
 }
 COMMAND_HEADERS = {column: header for header, column in COMMAND_COLUMNS.items()}
 INCREMENT = b"Nats-Incr: "
-"""What the header lines of a message that changes a counter begin with, and those of no other."""
+"""The beginning of the header lines of a message that changes a counter, and of no other."""
 GROUP_HEADER = ATOMIC_GROUP.encode()
 EXPECTED_HEADER = EXPECTED.encode()
 
@@ -102,4 +102,4 @@ class Commands:
 
 
 NO_COMMANDS = Commands()
-"""Of rows whose columns ask for nothing."""
+"""The commands of rows whose columns ask for nothing."""

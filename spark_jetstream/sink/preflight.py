@@ -1,8 +1,9 @@
 """Checks on the driver before the first row: the part that all kinds of datasets share.
 
-Each kind (`sink.kinds`) asks its own questions through `StartCheck`. The checks leave out what a
-publisher's permissions do not let it see, and what no server can show during an election, except
-what delivery exactly-once and the columns schedule and atomic_group need.
+Each kind (`sink.kinds`) asks its own questions through `StartCheck`. The checks leave out
+everything that a publisher's permissions hide from it, and everything that no server can show
+during an election. They never leave out what delivery exactly-once and the columns schedule and
+atomic_group need.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def check_start(
 def _must_be_checked(options: SinkOptions) -> bool:
     """Whether a micro-batch waits long for the checks, for any kind of dataset.
 
-    Delivery exactly-once needs them, and without an answer there may be no such domain.
+    Delivery exactly-once needs them. With option domain, a missing answer may mean that the domain
+    does not exist.
     """
     return options.delivery == "exactly-once" or options.connection.domain is not None
 

@@ -1,9 +1,10 @@
 """Rows that remove others: roll-ups, and schedules, of which a subject keeps the last one. Pure.
 
-- The task sends such a row when the rows before it have their answers, and the rows after it when
-  it has its own. `sub` and schedules concern the rows of their subject, `all` concerns all rows.
+- The task sends a row that removes others when the rows before it have their answers, and the rows
+  after it when it has its own. `sub` and schedules concern the rows of their subject, `all`
+  concerns all rows.
 - It sends a row once more, under another id, when the row was stored before a roll-up that it
-  follows, and a roll-up also when it was stored before any row that it must remove.
+  follows. It also sends a roll-up once more that was stored before any row that it must remove.
 - With delivery exactly-once a task has one row for each schedule's subject. Column `rollup` is
   refused for the same reason (`sink.preflight`).
 """
@@ -101,8 +102,8 @@ class Rollups:
     def too_early(self, flight: InFlight) -> tuple[IntArray, IntArray]:
         """Note which messages the rows of a turn are. Every row has its answer.
 
-        Return the indices of those that must be sent once more, and the sequence after which each
-        must be stored.
+        Return the indices of the rows that must be sent once more, and the sequence after which
+        each must be stored.
         """
         # The stream may have forgotten the ids of an earlier attempt's first rows,
         # and still know those of its later rows. It then stores the first rows again,

@@ -58,13 +58,13 @@ class Cuts:
 
 
 class Reader(Protocol[Run_co]):
-    """What `through_outages` needs: a reader that owns its position."""
+    """The reader that `through_outages` runs: it owns its position."""
 
     part: SequenceRange
     next: int
 
     def attempt(self, patience: Deadline) -> Iterator[Run_co]:
-        """Yield what comes from `next` on, over one connection, and move `next` past it.
+        """Yield the messages from `next` on, over one connection, and move `next` past them.
 
         The connection may take as long as `patience`.
         """
