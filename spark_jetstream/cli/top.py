@@ -79,14 +79,14 @@ def show(
     ] = False,
     interval: Annotated[
         Nanoseconds,
-        duration_option("--interval", "--every", help="The time between two looks."),
+        duration_option("--interval", "--every", help="The time between two refreshes."),
     ] = _EVERY,
     sort: Annotated[Sort, Option(help="The order of the streams.")] = "rate",
     rows: Annotated[
         int | None,
         Option(
             min=1,
-            help="Show so many streams at most; default: as fit on the terminal, without one 20.",
+            help="Show at most this number of streams; default: as fit on the terminal, without one 20.",
         ),
     ] = None,
 ) -> None:

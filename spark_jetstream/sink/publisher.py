@@ -13,7 +13,7 @@ own:
 |---|---|---|
 | too large for the server | `publish` | refused |
 | in flight, shared subject | all answers have arrived and prove that all rows are stored | stored |
-| | all answers have arrived and prove nothing | stored, if without an id and there; else due at once |
+| | all answers have arrived and prove nothing | stored, if they have no id and the stream has their messages; else due at once |
 | in flight, own subject | an acknowledgement of the stream and domain that must store it | stored |
 | | an acknowledgement of another one | fails |
 | | a refusal that may pass | due after a pause; after `maxRetries` it fails (1) (2) |

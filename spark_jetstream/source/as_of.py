@@ -25,10 +25,11 @@ The task yields rows only if these prove them:
 
 The words of the table:
 
-- In order: messages have no TTL of their own, none can be deleted alone (`deny_delete`), and the
-  stream is no mirror. A mirror never had the messages that its origin lost while they were apart.
-- Traced: no living key vanishes without a message. This needs `deny_delete`, no mirror, and nothing
-  evicted (`max_msgs`, `max_bytes`). It also needs limit markers, or nothing expired. A server
+- In order: messages have no TTL of their own, none can go alone (`deny_delete`, retention `limits`,
+  no schedules), and the stream is no mirror. A mirror never had the messages that its origin lost
+  while they were apart.
+- Traced: no living key vanishes without a message. This needs messages that cannot go alone, no
+  mirror, and nothing evicted (`max_msgs`, `max_bytes`). It also needs limit markers, or nothing expired. A server
   leaves a marker when a key loses its only message, not when an older one comes to light (seen with
   2.15.1).
 - Complete: nothing is missing in `after`. A deletion that a client has cleaned up (`PurgeDeletes`)
