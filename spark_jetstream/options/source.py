@@ -229,7 +229,7 @@ class SourceOptions(SideOptions):
         **_WAITING,
     )
     max_trigger_delay: float = option(
-        "the longest time that a micro-batch waits for `minMessagesPerTrigger`",
+        "the longest time that the first message of a micro-batch waits for `minMessagesPerTrigger`",
         Seconds("1ms", "30d"),
         "15m",
         **_WAITING,
