@@ -531,6 +531,16 @@ def counters(names: Names) -> Lines:
         yield Permission(subject, "increment")
 
 
+def schedules(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_INFO), "list, get, remove")
+    yield Permission(
+        names.api(jsapi.MESSAGE_GET),
+        "get, remove; list of intervals and of replicas",
+    )
+    yield from _reading(names, [(">", "list"), ("", "list without a subject, or with several")])
+    yield Permission(names.api(jsapi.STREAM_PURGE), "remove")
+
+
 def object_store(names: Names) -> Lines:
     bucket = _objects(names)
     metas = objects.meta_filter(names.bucket)
@@ -611,6 +621,7 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     ),
     "admin-messages": ("read and remove single messages", _listed("admin-messages")),
     "admin-counters": ("read counters, and add to those of the given subjects", counters),
+    "admin-schedules": ("read and remove schedules", schedules),
     "admin-backup": ("back up a stream", _listed("admin-backup")),
     "admin-restore": ("restore a stream", _listed("admin-restore")),
     "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),

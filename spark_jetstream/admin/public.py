@@ -95,6 +95,8 @@ from spark_jetstream.admin.models.streams import StreamSourceInfo as StreamSourc
 from spark_jetstream.admin.models.streams import StreamState as StreamState
 from spark_jetstream.admin.models.streams import SubjectTransform as SubjectTransform
 from spark_jetstream.admin.objects import ObjectBucket as ObjectBucket
+from spark_jetstream.admin.schedules import Schedule as Schedule
+from spark_jetstream.admin.schedules import Schedules as Schedules
 from spark_jetstream.admin.schemas import schema as schema
 from spark_jetstream.admin.schemas import schema_faults as schema_faults
 from spark_jetstream.admin.schemas import schema_types as schema_types

@@ -48,6 +48,7 @@ COMMANDS: Table = {
     ),
     "consumer": _names(f"{_CHANGES} {_LOOKS} cp=copy query=find state=info"),
     "counter": _names("list=ls l=ls increment=incr i=incr"),
+    "schedule": _names("list=ls l=ls delete=rm del=rm remove=rm cancel=rm"),
     "schema": _names("search=ls find=ls info=show view=show check=validate"),
     "kv": _names("new=add list=ls status=info view=info"),
     "object": _names(f"{_CHANGES} {_LOOKS} show=info status=info"),

@@ -14,7 +14,7 @@ from spark_jetstream.errors import OptionError
 
 contexts = group(
     "context",
-    "Contexts of the nats tool: servers and credentials under a name, for --context.",
+    "Contexts of the nats tool: servers and credentials by name.",
 )
 rtt = typer.Typer()
 

@@ -44,6 +44,7 @@ try:
     from spark_jetstream.cli.object import objects
     from spark_jetstream.cli.output import Output
     from spark_jetstream.cli.pub import pub
+    from spark_jetstream.cli.schedule import schedules
     from spark_jetstream.cli.schema import schemas
     from spark_jetstream.cli.server import server
     from spark_jetstream.cli.stream import find, streams
@@ -166,6 +167,7 @@ admin = (
     pub,
     core,
     counter,
+    schedules,
     kv,
     objects,
     lag,

@@ -89,6 +89,12 @@ Seen with 2.12.8, 2.14.6 and 2.15.1, and not with 2.10.26 and 2.11.11.
 CONSUMER_RESET = Feature((2, 14, 0), 4)
 """Consumers that a request moves (CONSUMER.RESET)."""
 
+SCHEDULE_DETAILS = Feature((2, 14, 0), 4)
+"""Schedules with a time zone, a source or a roll-up, and repeated ones (ADR-51).
+
+Older servers ignore the headers of the first three.
+"""
+
 FILTERED_PURGE = Feature((2, 15, 0), 5)
 """A purge of one of several filters of a work queue's consumer that leaves the others alone.
 

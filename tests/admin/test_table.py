@@ -91,6 +91,9 @@ METHODS: dict[str, Call] = {
     "origin_lag": lambda admin, _: list(admin.origin_lag()),
     "plan": lambda admin, _: admin.plan({"name": "S", "subjects": ["s.>"]}),
     "publish": lambda admin, _: admin.publish("nowhere", "x"),
+    "schedules.get": lambda admin, _: admin.schedules.get("LATER", "later.a"),
+    "schedules.list": lambda admin, _: admin.schedules.list("LATER", "later.a"),
+    "schedules.remove": lambda admin, _: admin.schedules.remove("LATER", "later.a"),
     "streams.backup": lambda admin, to: admin.streams.backup("S", to / "one"),
     "streams.cancel_move": lambda admin, _: admin.streams.cancel_move("S"),
     "streams.copy": lambda admin, _: admin.streams.copy("S", "T", subjects=["t"]),
@@ -156,6 +159,8 @@ COMMANDS = {
     "find": "find",
     "lag": "lag",
     "lag --origins": "lag --origins",
+    "schedule ls": "schedule ls LATER later.a",
+    "schedule rm": "schedule rm LATER later.a --force",
     "stream add": "stream add NEW --subjects new",
     "stream apply": "stream apply {to}/../new.json --force",
     "stream apply --check": "stream apply {to}/../old.json --check",
@@ -213,12 +218,15 @@ def clear(admin: JetStreamAdmin, server: NatsServer) -> None:
 
 def prepare(admin: JetStreamAdmin, server: NatsServer) -> None:
     """A stream S with two messages and the consumer c, one that answers no Direct Gets, one with a
-    counter, one of S's dead letters."""
+    counter, one with a schedule, one of S's dead letters."""
     clear(admin, server)
     admin.streams.create("S", subjects="s.>", storage="memory")
     admin.streams.create("PLAIN", subjects="plain", storage="memory", allow_direct=False)
     admin.streams.create("COUNT", subjects="count.>", storage="memory", allow_msg_counter=True)
     admin.counters.increment("count.a", 1)
+    admin.streams.create("LATER", subjects="later.>", storage="memory", allow_msg_schedules=True)
+    every = {"Nats-Schedule": "@every 1h", "Nats-Schedule-Target": "later.due"}
+    admin.publish("later.a", "x", every)
     admin.consumers.create("S", durable_name="c")
     for subject in ("s.a", "s.b", "plain"):
         admin.publish(subject, "x")

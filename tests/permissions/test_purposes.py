@@ -134,6 +134,23 @@ def count(account: Account) -> None:
         )
 
 
+def scheduled(account: Account) -> None:
+    """A stream with two schedules."""
+    account.make("S", allow_msg_schedules=True)
+    for subject in ("s.a", "s.b"):
+        headers = {"Nats-Schedule": "@every 1h", "Nats-Schedule-Target": "s.due"}
+        full(account).publish(subject, b"x", headers)
+
+
+def schedules(account: Account) -> None:
+    mine = admin(account).schedules
+    for filters in ((), ("s.a",), ("s.a", "s.b")):
+        found = {each.subject for each in mine.list("S", *filters)}
+        assert found == set(filters or ("s.a", "s.b"))
+    assert mine.get("S", "s.a").pattern == "@every 1h"
+    assert mine.remove("S", "s.a").subject == "s.a"
+
+
 def back_up(account: Account) -> None:
     """By `admin.streams.backup`, but with a window that is smaller than the stream."""
     with tempfile.TemporaryDirectory() as folder:
@@ -355,6 +372,7 @@ CASES = [
     case("admin-consumers", stream, change_consumers),
     case("admin-messages", stream, messages),
     case("admin-counters", use.counters, count, subjects=["s.a", "s.b"]),
+    case("admin-schedules", scheduled, schedules),
     case("admin-backup", large, back_up),
     case("admin-restore", saved, restore),
     case("admin-kv", use.nothing, key_value, bucket="b"),
