@@ -154,6 +154,8 @@ _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
         _NeededSubject(jsapi.CONSUMER_UNPIN, "consumers.unpin"),
         _NeededSubject(jsapi.CONSUMER_DELETE, "consumers.delete"),
         _NeededSubject(jsapi.CONSUMER_STEP_DOWN, "consumers.step_down"),
+        _NeededSubject(jsapi.CONSUMER_PEER_REMOVE, "consumers.remove_peer"),
+        _NeededSubject(jsapi.CONSUMER_PEER_EVACUATE, "consumers.remove_peer with evacuate"),
         _NeededSubject(jsapi.CONSUMER_NEXT, "consumers.next"),
         _NeededSubject("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
         _NeededSubject("$JS.FC.{stream}.>", "consumers.receive", "flow_control"),

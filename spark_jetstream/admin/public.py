@@ -40,6 +40,7 @@ from spark_jetstream.admin.models.changes import Difference as Difference
 from spark_jetstream.admin.models.changes import differences as differences
 from spark_jetstream.admin.models.changes import merged as merged
 from spark_jetstream.admin.models.changes import update_body as update_body
+from spark_jetstream.admin.models.cluster import RescueReply as RescueReply
 from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER as DEFAULT_CONSUMER
 from spark_jetstream.admin.models.consumers import ConsumerConfig as ConsumerConfig
 from spark_jetstream.admin.models.consumers import ConsumerInfo as ConsumerInfo

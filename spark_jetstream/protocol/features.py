@@ -108,7 +108,13 @@ CONSUMERS_BOUNDED = Feature((2, 15, 0), 5)
 """Streams without `max_consumers` that take 1,000 consumers at most."""
 
 PEER_EVACUATION = Feature((2, 15, 0), 5)
-"""Replicas of a stream that move off a server, and moves that are cancelled."""
+"""Replicas of streams and consumers that move off a server, and moves that are cancelled (ADR-62)."""
+
+CONSUMER_PEER_REMOVAL = Feature((2, 15, 0), 5)
+"""Replicas of a single consumer that are removed from a server (ADR-62)."""
+
+QUORUM_RESCUE = Feature((2, 15, 0), 5)
+"""A cluster that has lost most of its servers, and lets fewer decide (ADR-61)."""
 
 BACKUPS_OF_2_15 = Feature((2, 15, 0), 5)
 """Restoring backups that a server of this version, or a later one, has made."""

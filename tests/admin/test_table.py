@@ -43,8 +43,12 @@ METHODS: dict[str, Call] = {
     "account.server": lambda admin, _: admin.account.server(),
     "account.tiers": lambda admin, _: admin.account.tiers(),
     "apply": lambda admin, _: admin.apply(admin.plan({"name": "NEW", "subjects": ["new"]})),
+    "cluster.cancel_move": lambda admin, _: admin.cluster.cancel_move("A", "S"),
+    "cluster.evacuate_server": lambda admin, _: admin.cluster.evacuate_server("n2"),
+    "cluster.move_stream": lambda admin, _: admin.cluster.move_stream("A", "S", server="n2"),
     "cluster.purge_account": lambda admin, _: admin.cluster.purge_account("A"),
     "cluster.remove_server": lambda admin, _: admin.cluster.remove_server("n2"),
+    "cluster.rescue": lambda admin, _: admin.cluster.rescue(1, timeout=0.2),
     "cluster.step_down": lambda admin, _: admin.cluster.step_down(),
     "counters.get": lambda admin, _: admin.counters.get("count.a"),
     "counters.list": lambda admin, _: list(admin.counters.list("count.>")),
@@ -64,6 +68,12 @@ METHODS: dict[str, Call] = {
     "consumers.next": lambda admin, _: admin.consumers.next("S", "c"),
     "consumers.pause": lambda admin, _: admin.consumers.pause("S", "c", "2100-01-01T00:00:00Z"),
     "consumers.plan": lambda admin, _: admin.consumers.plan("S", "c", description="x"),
+    "consumers.remove_peer": lambda admin, _: sent(
+        *(
+            partial(admin.consumers.remove_peer, "S", "c", "n2", evacuate=evacuate)
+            for evacuate in (False, True)
+        )
+    ),
     "consumers.replicas": lambda admin, _: admin.consumers.replicas("S", "c"),
     "consumers.reset": lambda admin, _: admin.consumers.reset("S", "c"),
     "consumers.resume": lambda admin, _: admin.consumers.resume("S", "c"),
@@ -129,6 +139,10 @@ COMMANDS = {
     "account backup": "account backup {to}/all",
     "account info": "account info",
     "account restore": "account restore {to}/made",
+    "cluster cancel-move": "cluster cancel-move A S --force",
+    "cluster evacuate": "cluster evacuate n2 --force",
+    "cluster move-stream": "cluster move-stream A S --off n2 --force",
+    "cluster rescue": "cluster rescue 1 --force",
     "cluster purge-account": "cluster purge-account A --force",
     "cluster remove": "cluster remove n2 --force",
     "cluster step-down": "cluster step-down --force",
@@ -146,6 +160,8 @@ COMMANDS = {
     "consumer ls": "consumer ls S",
     "consumer names": "consumer names S",
     "consumer next": "consumer next S c",
+    "consumer peer-remove": "consumer peer-remove S c n2 --force",
+    "consumer peer-remove --evacuate": "consumer peer-remove S c n2 --evacuate --force",
     "consumer pause": "consumer pause S c 1h",
     "consumer reset": "consumer reset S c --force",
     "consumer resume": "consumer resume S c",

@@ -104,6 +104,8 @@ def change_consumers(account: Account) -> None:
     consumers.reset("S", "d", 1)
     consumers.unpin("S", "g", "g")
     in_a_cluster(lambda: consumers.step_down("S", "d"))
+    for evacuate in (False, True):
+        in_a_cluster(partial(consumers.remove_peer, "S", "d", "n2", evacuate=evacuate))
     assert consumers.delete("S", "d")
     # The server waits for an answer in front of 2 MiB.
     account.fill(*(["s.a"] * 300), data=b"x" * 10_000)
