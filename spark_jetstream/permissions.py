@@ -155,6 +155,8 @@ _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
         _NeededSubject(jsapi.CONSUMER_UNPIN, "consumers.unpin"),
         _NeededSubject(jsapi.CONSUMER_DELETE, "consumers.delete"),
         _NeededSubject(jsapi.CONSUMER_STEP_DOWN, "consumers.step_down"),
+        _NeededSubject(jsapi.CONSUMER_PEER_REMOVE, "consumers.remove_peer"),
+        _NeededSubject(jsapi.CONSUMER_PEER_EVACUATE, "consumers.remove_peer with evacuate"),
         _NeededSubject(jsapi.CONSUMER_NEXT, "consumers.next"),
         _NeededSubject("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
         _NeededSubject("$JS.FC.{stream}.>", "consumers.receive", "flow_control"),
@@ -539,6 +541,16 @@ def counters(names: Names) -> Lines:
         yield Permission(subject, "increment")
 
 
+def schedules(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_INFO), "list, get, remove")
+    yield Permission(
+        names.api(jsapi.MESSAGE_GET),
+        "get, remove; list of intervals and of replicas",
+    )
+    yield from _reading(names, [(">", "list"), ("", "list without a subject, or with several")])
+    yield Permission(names.api(jsapi.STREAM_PURGE), "remove")
+
+
 def object_store(names: Names) -> Lines:
     bucket = _objects(names)
     metas = objects.meta_filter(names.bucket)
@@ -631,6 +643,7 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     ),
     "admin-messages": ("read and remove single messages", _listed("admin-messages")),
     "admin-counters": ("read counters, and add to those of the given subjects", counters),
+    "admin-schedules": ("read and remove schedules", schedules),
     "admin-backup": ("back up a stream", _listed("admin-backup")),
     "admin-restore": ("restore a stream", _listed("admin-restore")),
     "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),

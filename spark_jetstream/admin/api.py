@@ -31,7 +31,7 @@ from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import Name, PublishSubject, Subject
 from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.features import LEVELS, PREFERRED_LEADER
+from spark_jetstream.protocol.features import LEVELS, PREFERRED_LEADER, shown_version
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, Endpoint
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.streams.lookup import nearest_stream
@@ -108,7 +108,8 @@ class Api:
         try:
             return self._ask(endpoint, body, context, names)
         except StreamNotFound as error:
-            if "stream" not in names:
+            # The system account asks for streams of other accounts.
+            if "stream" not in names or endpoint.system:
                 raise
             meant = self.nearest(names["stream"])
             raise jsapi.reworded(error, f"{error}{meant}") from None
@@ -119,9 +120,9 @@ class Api:
 
     def _ask(self, endpoint: Endpoint, body: Body, context: str, names: Mapping[str, str]) -> Any:
         _check_names(endpoint, names)
-        if endpoint.since is not None:
-            self.need(endpoint.since.level, context)
         connection = self.connection
+        if endpoint.since is not None:
+            self.need_endpoint(endpoint, context)
         full = jsapi.subject(connection.prefix, endpoint, **names)
         sent = _encoded(body)
         # A request that changes something is sent once:
@@ -285,6 +286,23 @@ class Api:
         # A misspelt field is refused, too, where no server can be asked.
         except JetStreamError:
             return False
+
+    def need_endpoint(self, endpoint: Endpoint, context: str) -> None:
+        """Raise `JetStreamError` when the server is too old to answer at a subject."""
+        feature = endpoint.since
+        if feature is None:
+            return
+        if not endpoint.system:
+            self.need(feature.level, context)
+            return
+        # The system account has no JetStream, so nobody tells it a level.
+        connection = self.connection
+        if not connection.can(feature):
+            version = shown_version(connection.server_version)
+            raise JetStreamError(
+                f"cannot {context}: this needs nats-server {feature.since} or newer, and this one "
+                f"is {version}"
+            )
 
     def need_for(self, config: Model, context: str) -> None:
         """Raise `JetStreamError` when the server is too old for a field of a configuration."""

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.kv import KeyValue
     from spark_jetstream.admin.models.trace import MessageTrace
     from spark_jetstream.admin.objects import Objects
+    from spark_jetstream.admin.schedules import Schedules
 
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
@@ -242,8 +243,8 @@ class JetStreamAdmin:
             for lag in admin.lag():
                 print(lag.stream, lag.consumer, lag.total, lag.age)
 
-    ``streams``, ``consumers``, ``messages``, ``counters``, ``account``, ``cluster``, ``events``,
-    ``kv`` and ``objects`` have the methods. Options are the connection options of
+    ``streams``, ``consumers``, ``messages``, ``counters``, ``schedules``, ``account``, ``cluster``,
+    ``events``, ``kv`` and ``objects`` have the methods. Options are the connection options of
     ``docs/options.md``; case does not matter. The first method sends the first request.
 
     All methods block. Any thread may call them, also one that runs an event loop (a notebook), and
@@ -292,6 +293,13 @@ class JetStreamAdmin:
         from spark_jetstream.admin.counters import Counters  # noqa: PLC0415
 
         return Counters(self._api)
+
+    @functools.cached_property
+    def schedules(self) -> Schedules:
+        """The schedules of the account's streams."""
+        from spark_jetstream.admin.schedules import Schedules  # noqa: PLC0415
+
+        return Schedules(self._api)
 
     @functools.cached_property
     def kv(self) -> KeyValue:

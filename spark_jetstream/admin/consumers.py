@@ -38,6 +38,7 @@ from spark_jetstream.admin.models.consumers import (
     PauseReply,
     ResetReply,
 )
+from spark_jetstream.admin.models.messages import DoneReply
 from spark_jetstream.admin.models.queries import ConsumerQuery
 from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
 from spark_jetstream.admin.pulls import Pull, check_can_serve, pull_request, waits_for_acks
@@ -451,6 +452,20 @@ class Consumers(Balanced):
             stream=stream,
             consumer=name,
         )
+
+    def remove_peer(self, stream: str, name: str, server: str, *, evacuate: bool = False) -> None:
+        """Remove a server from those with a replica of a consumer (server 2.15).
+
+        The cluster chooses another one among those of the stream. ``evacuate`` keeps the replica
+        until the other one is up to date. Raises `ApiError` when the server has no replica, or none
+        can replace it; 10010 outside of a cluster.
+        """
+        context = f"remove server {server} from {_what(stream, name)}"
+        if not server:
+            raise OptionError(f"cannot {context}: server must not be empty")
+        endpoint = jsapi.CONSUMER_PEER_EVACUATE if evacuate else jsapi.CONSUMER_PEER_REMOVE
+        body = {"peer": server}
+        self._api.do(DoneReply, endpoint, body, context=context, stream=stream, consumer=name)
 
     def next(
         self,

@@ -630,3 +630,28 @@ def step_down(
         {"stream": stream, "consumer": consumer},
         preferred,
     )
+
+
+@command(consumers, "peer-remove", example="consumer peer-remove ORDERS billing n3")
+def remove_peer(
+    run: Run,
+    stream: StreamName,
+    consumer: ConsumerName,
+    server: Annotated[str, Argument(help="Name of the server.")],
+    evacuate: Annotated[
+        bool,
+        Option("--evacuate", help="Once another server is up to date."),
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Take a server out of those that keep a consumer; the cluster chooses another one. Needs server 2.15."""
+    noun = f"consumer {consumer} of stream {stream}"
+    run.out.confirm(f"Remove server {server}, and its copy, from {noun}?", force=force)
+    run.admin.consumers.remove_peer(stream, consumer, server, evacuate=evacuate)
+    once = ", once another one is up to date" if evacuate else ""
+    run.out.done(
+        f"server {server} no longer keeps {noun}{once}",
+        stream=stream,
+        consumer=consumer,
+        removed=server,
+    )

@@ -44,6 +44,7 @@ try:
     from spark_jetstream.cli.object import objects
     from spark_jetstream.cli.output import Output
     from spark_jetstream.cli.pub import pub
+    from spark_jetstream.cli.schedule import schedules
     from spark_jetstream.cli.schema import schemas
     from spark_jetstream.cli.server import server
     from spark_jetstream.cli.stream import find, streams
@@ -169,6 +170,7 @@ admin = (
     core,
     traces,
     counter,
+    schedules,
     kv,
     objects,
     lag,

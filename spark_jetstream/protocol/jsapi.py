@@ -76,7 +76,11 @@ class Endpoint:
 ACCOUNT_INFO = Endpoint("INFO", repeatable=True)
 ACCOUNT_PURGE = Endpoint("ACCOUNT.PURGE.{account}", system=True)
 META_STEP_DOWN = Endpoint("META.LEADER.STEPDOWN", system=True)
+META_RESCUE = Endpoint("META.RESCUE", system=True, since=features.QUORUM_RESCUE)
 SERVER_REMOVE = Endpoint("SERVER.REMOVE", system=True)
+SERVER_EVACUATE = Endpoint("SERVER.EVACUATE", system=True, since=PEER_EVACUATION)
+ACCOUNT_STREAM_MOVE = Endpoint("ACCOUNT.STREAM.MOVE.{account}.{stream}", system=True)
+ACCOUNT_CANCEL_MOVE = Endpoint("ACCOUNT.STREAM.CANCEL_MOVE.{account}.{stream}", system=True)
 
 STREAM_NAMES = Endpoint("STREAM.NAMES", repeatable=True, pages=True)
 STREAM_LIST = Endpoint("STREAM.LIST", repeatable=True, gathers=True, pages=True)
@@ -110,6 +114,14 @@ CONSUMER_RESET = Endpoint("CONSUMER.RESET.{stream}.{consumer}", since=features.C
 CONSUMER_UNPIN = Endpoint("CONSUMER.UNPIN.{stream}.{consumer}", since=PINNED_CLIENTS)
 CONSUMER_NEXT = Endpoint("CONSUMER.MSG.NEXT.{stream}.{consumer}")
 CONSUMER_STEP_DOWN = Endpoint("CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}", clustered=True)
+CONSUMER_PEER_REMOVE = Endpoint(
+    "CONSUMER.PEER.REMOVE.{stream}.{consumer}",
+    clustered=True,
+    since=features.CONSUMER_PEER_REMOVAL,
+)
+CONSUMER_PEER_EVACUATE = Endpoint(
+    "CONSUMER.PEER.EVACUATE.{stream}.{consumer}", clustered=True, since=PEER_EVACUATION
+)
 
 
 def subject(

@@ -286,6 +286,8 @@ class RefusalCode(enum.IntEnum):
     SCHEDULE_TARGET_INVALID = 10190
     SCHEDULE_TTL_INVALID = 10191
     SCHEDULE_ROLLUP_INVALID = 10192
+    SCHEDULE_SOURCE_INVALID = 10203
+    SCHEDULE_TIME_ZONE_INVALID = 10223
 
 
 class StoreFault(enum.Enum):
@@ -336,8 +338,10 @@ _OUTCOMES: Mapping[Cause, Outcome] = {
     RefusalCode.SCHEDULE_TARGET_INVALID: Outcome.REFUSED,
     RefusalCode.SCHEDULE_TTL_INVALID: Outcome.REFUSED,
     RefusalCode.SCHEDULE_ROLLUP_INVALID: Outcome.REFUSED,
+    RefusalCode.SCHEDULE_SOURCE_INVALID: Outcome.REFUSED,
+    RefusalCode.SCHEDULE_TIME_ZONE_INVALID: Outcome.REFUSED,
     # Headers that this release does not write, and that newer servers know:
-    **dict.fromkeys((10177, 10193, 10203, 10212, 10223, 10227), Outcome.REFUSED),
+    **dict.fromkeys((10177, 10193, 10212, 10227), Outcome.REFUSED),
 }
 
 

@@ -33,6 +33,9 @@ COMMAND_COLUMNS = {
     b"Nats-Schedule": "schedule",
     b"Nats-Schedule-Target": "schedule_target",
     b"Nats-Schedule-TTL": "schedule_ttl",
+    b"Nats-Schedule-Time-Zone": "schedule_time_zone",
+    b"Nats-Schedule-Source": "schedule_source",
+    b"Nats-Schedule-Rollup": "schedule_rollup",
     b"Nats-Rollup": "rollup",
 }
 COMMAND_HEADERS = {column: header for header, column in COMMAND_COLUMNS.items()}
@@ -64,6 +67,9 @@ class Commands:
     schedule: pa.BinaryArray | None = None
     schedule_target: pa.BinaryArray | None = None
     schedule_ttl: pa.BinaryArray | None = None
+    schedule_time_zone: pa.BinaryArray | None = None
+    schedule_source: pa.BinaryArray | None = None
+    schedule_rollup: pa.BinaryArray | None = None
     rollup: pa.BinaryArray | None = None
 
     @classmethod

@@ -30,7 +30,12 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.options.connection import may_rename_subjects
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.features import COUNTERS, MESSAGE_TTL, shown_version
+from spark_jetstream.protocol.features import (
+    COUNTERS,
+    MESSAGE_TTL,
+    SCHEDULE_DETAILS,
+    shown_version,
+)
 from spark_jetstream.sink.fitness import refuse_unfit
 from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 from spark_jetstream.streams.lookup import nearest_stream, nearest_subject, streams_of
@@ -39,7 +44,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-NEWER_COLUMNS = {"incr": COUNTERS, "ttl": MESSAGE_TTL}
+NEWER_COLUMNS = {
+    "incr": COUNTERS,
+    "ttl": MESSAGE_TTL,
+    "schedule_time_zone": SCHEDULE_DETAILS,
+    "schedule_source": SCHEDULE_DETAILS,
+    "schedule_rollup": SCHEDULE_DETAILS,
+}
 """The features of the server that columns need."""
 
 

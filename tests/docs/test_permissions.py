@@ -55,6 +55,7 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "consumers": need("admin-consumers"),
     "messages": need("admin-messages", stream="ORDERS"),
     "counter": need("admin-counters", stream="VISITS", subjects=["visits.>"]),
+    "scheduler": need("admin-schedules", stream="REMINDERS"),
     "saver": need("admin-backup"),
     "restorer": need("admin-restore"),
     "prices": need("admin-kv", bucket="prices"),
