@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_jetstream.decoding.decode import decode
+    from spark_jetstream.lookups.lookup import lookup
     from spark_jetstream.sql import attach, schema_of
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "attach", "decode", "register", "schema_of"]
+__all__ = ["__version__", "attach", "decode", "lookup", "register", "schema_of"]
 
 
 #: Packages that are imported here or by these, as a script of a user may be called -> a folder in
@@ -67,6 +68,10 @@ def __getattr__(name: str) -> Any:
         from spark_jetstream.decoding.decode import decode  # noqa: PLC0415
 
         return decode
+    if name == "lookup":
+        from spark_jetstream.lookups.lookup import lookup  # noqa: PLC0415
+
+        return lookup
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

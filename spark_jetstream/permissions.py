@@ -115,6 +115,16 @@ _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
         ),
         _NeededSubject(jsapi.DIRECT_GET, "the messages"),
     ),
+    "kv-lookup": (
+        _NeededSubject(jsapi.STREAM_INFO, "the revision up to which an answer must go"),
+        _NeededSubject(jsapi.DIRECT_GET, "the values"),
+        # A replica that lags does not know the last keys.
+        _NeededSubject(jsapi.MESSAGE_GET, "whether the leader has a key that an answer lacks"),
+    ),
+    "kv-lookup-leader": (
+        _NeededSubject(jsapi.STREAM_INFO, "whether the bucket is there, and who leads it"),
+        _NeededSubject(jsapi.MESSAGE_GET, "the values"),
+    ),
     "find-streams": (
         _NeededSubject(jsapi.STREAM_NAMES, "the streams that match", "streamPattern alone"),
         _NeededSubject(
@@ -341,6 +351,14 @@ def kv_read(names: Names) -> Lines:
 
 def kv_read_direct(names: Names) -> Lines:
     return _rows("read-direct", _kv(names))
+
+
+def kv_lookup(names: Names) -> Lines:
+    return _rows("kv-lookup", _kv(names))
+
+
+def kv_lookup_leader(names: Names) -> Lines:
+    return _rows("kv-lookup-leader", _kv(names))
 
 
 def dead_letters_read(names: Names) -> Lines:
@@ -617,6 +635,8 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     ),
     "kv-read": ("read a Key-Value bucket: its table, all revisions, its changes", kv_read),
     "kv-read-direct": ("read a Key-Value bucket by direct gets", kv_read_direct),
+    "kv-lookup": ("look up keys of a Key-Value bucket (lookup)", kv_lookup),
+    "kv-lookup-leader": ("look up keys at the leader (lookup with leader=True)", kv_lookup_leader),
     "kv-write": ("write to a Key-Value bucket", kv_write),
     "object-read": ("read an Object Store bucket", object_read),
     "object-read-direct": ("read objects by direct gets", object_read_direct),

@@ -102,7 +102,7 @@ def through_outages(
                 outage = Deadline(retry_timeout)
                 backoff.reset()
             elif outage is None:
-                outage = _begun_outage(error, attempt)
+                outage = begun_outage(error, attempt)
             if outage.expired:
                 raise OutageError(
                     f"{doing} {reader.part.stream} at sequence {reader.next} got no further for "
@@ -115,7 +115,7 @@ def through_outages(
             backoff.reset()
 
 
-def _begun_outage(error: JetStreamError, attempt: Deadline) -> Deadline:
+def begun_outage(error: JetStreamError, attempt: Deadline) -> Deadline:
     """Return the outage that begins with a failed attempt."""
     # Waiting for a connection is part of the outage; waiting for a reply came before it.
     if isinstance(error, ConnectionFailed):

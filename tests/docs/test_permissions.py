@@ -42,6 +42,8 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     ),
     "prices_reader": need("kv-read", bucket="prices"),
     "prices_direct_reader": need("kv-read-direct", bucket="prices"),
+    "prices_lookup": need("kv-lookup", bucket="prices"),
+    "prices_leader_lookup": need("kv-lookup-leader", bucket="prices"),
     "prices_writer": need("kv-write", bucket="prices", dead_letter="totals.refused"),
     "images_reader": need("object-read", bucket="IMAGES"),
     "images_direct_reader": need("object-read-direct", bucket="IMAGES"),

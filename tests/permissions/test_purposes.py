@@ -325,6 +325,8 @@ CASES = [
         partial(use.read_kv, revisions=2, readWith="direct"),
         bucket="b",
     ),
+    case("kv-lookup", use.bucket_kv, use.lookup_kv, bucket="b"),
+    case("kv-lookup-leader", use.bucket_kv, partial(use.lookup_kv, leader=True), bucket="b"),
     case("object-read", use.bucket_objects, use.read_objects, bucket="b"),
     case(
         "object-read-direct",
@@ -401,6 +403,7 @@ QUICK = (
     "read",
     "durable",
     "kv-read-direct",
+    "kv-lookup",
     "write",
     "ensure-stream",
     "admin-account",
