@@ -11,8 +11,8 @@ has the stream may answer, with the messages that it has, hence these rules:
   subject more that has a message: that of the last message of the leader.
 - A server before 2.15 first notes its last revision, and then finds the messages up to that one
   (server/stream.go, `getDirectMulti`). If another client writes a key in between, the answer lacks
-  the key. So a key that an answer lacks has no value only if the leader still has no later revision
-  than the answer, or if the leader itself has no message of the key (STREAM.MSG.GET).
+  the key. So the lookup asks the leader about a key that an answer lacks. The key has no value if
+  the leader has no later revision than the answer, or no message of the key (STREAM.MSG.GET).
 """
 
 from __future__ import annotations
@@ -110,10 +110,12 @@ class KeyLookup:
         for a text that can be no key. Each key is looked up once. Each write that was acknowledged
         before the call is in the result. The result is no snapshot of one moment.
 
-        Raises `OptionError` if there is no such bucket; `OutageError` if no key got a proven answer
-        for ``retry_timeout``; `JetStreamError` if the bucket does not allow Direct Gets, the server
-        has no batches of them, or the values of all keys have more than 2 GiB; and what
-        `Connection.ask` raises if it does not pass.
+        Raises:
+            OptionError: The bucket does not exist.
+            OutageError: No key got a proven answer for ``retry_timeout``.
+            JetStreamError: The bucket does not allow Direct Gets, the server has no batches of
+                them, or the values of all keys have more than 2 GiB. Also what `Connection.ask`
+                raises and does not pass.
         """
         encoded = pc.dictionary_encode(keys)
         distinct = encoded.dictionary

@@ -644,7 +644,7 @@ def remove_peer(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Take a server out of those that keep a consumer; the cluster chooses another one. Needs server 2.15."""
+    """Move a consumer off a server; the cluster chooses another one. Needs server 2.15."""
     noun = f"consumer {consumer} of stream {stream}"
     run.out.confirm(f"Remove server {server}, and its copy, from {noun}?", force=force)
     run.admin.consumers.remove_peer(stream, consumer, server, evacuate=evacuate)

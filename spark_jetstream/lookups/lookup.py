@@ -46,13 +46,16 @@ def lookup(
 ) -> DataFrame:
     """Return a frame with the current value of each row's key in a Key-Value bucket.
 
-    The new columns are null where the bucket has no value for the key: a key that was never put,
-    was deleted, purged or has expired; a key that is null; and a text that can be no key, since a
-    key has only letters, digits, dots and ``- / _ =``, and no empty part between dots.
+    The new columns are null where the bucket has no value for the key, because the key
+
+    - was never put, was deleted or purged, or has expired
+    - is null
+    - can be no key: a key has only letters, digits, dots and ``- / _ =``, and no empty part
+      between dots
 
     Spark's tasks ask the server, once for each key of an Arrow batch
     (``spark.sql.execution.arrow.maxRecordsPerBatch``, by default 10,000 rows). Each write to the
-    bucket that was acknowledged before the task came to the Arrow batch is in its rows. Rows of one
+    bucket that was acknowledged before the task began with the Arrow batch is in its rows. Rows of one
     Arrow batch are no snapshot of one moment. A task that runs again may find newer values.
 
     By default batched Direct Gets ask any replica (ADR-31 "JetStream Direct Get"). That needs
@@ -62,11 +65,11 @@ def lookup(
         df: A batch or a streaming frame, classic or over Spark Connect.
         bucket: The name of the bucket.
         key: The column of the keys, a string.
-        value: The name of the new binary column with the values; None for no such column.
+        value: The name of the new binary column with the values; None to leave it out.
         revision: The name of the new bigint column with the revisions, which are sequences of the
-            bucket's stream; None for no such column.
+            bucket's stream; None to leave it out.
         updated: The name of a new timestamp column with the time at which the server stored the
-            value, in whole microseconds; None for no such column.
+            value, in whole microseconds; None to leave it out.
         leader: Ask only the leader of the bucket's stream, with one request for each key.
         options: The connection options of the data source. The task waits for the end of an outage
             as long as ``retryTimeout``.
@@ -77,9 +80,12 @@ def lookup(
         SchemaError: ``df`` has no string column ``key``; it has a column with the name of a new
             one; or two new columns have the same name.
 
-    The tasks raise `OptionError` if there is no such bucket; `JetStreamError` if the bucket does
-    not allow Direct Gets, or the server has no batches of them; `PermissionDenied`; and
-    `OutageError` without an answer for ``retryTimeout``.
+    The tasks raise:
+
+    - `OptionError`: the bucket does not exist
+    - `JetStreamError`: the bucket does not allow Direct Gets, or the server has no batches of them
+    - `PermissionDenied`
+    - `OutageError`: no answer arrived for ``retryTimeout``
     """
     given = hidden(options)
     del options  # a traceback with local variables would show it

@@ -150,7 +150,7 @@ def _with_commands(
 def _with_schedules(
     lines: pa.BinaryArray, given: Given, faults: Faults, asked: dict[str, pa.BinaryArray]
 ) -> pa.BinaryArray:
-    """Add the header lines of column `schedule` and of those that begin with `schedule_`.
+    """Add the header lines of the columns `schedule` and `schedule_...`.
 
     In a row without a schedule the others mean nothing.
     """
