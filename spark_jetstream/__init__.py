@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_jetstream.decoding.decode import decode
+    from spark_jetstream.decoding.registry import SchemaRegistry
     from spark_jetstream.sql import attach, schema_of
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "attach", "decode", "register", "schema_of"]
+__all__ = ["SchemaRegistry", "__version__", "attach", "decode", "register", "schema_of"]
 
 
 #: Packages that are imported here or by these, as a script of a user may be called -> a folder in
@@ -58,7 +59,7 @@ _refuse_hidden_packages()
 
 
 def __getattr__(name: str) -> Any:
-    # They need pyspark, without which the rest of this package works.
+    # All but the last need pyspark, without which the rest of this package works.
     if name in ("attach", "schema_of"):
         from spark_jetstream import sql  # noqa: PLC0415
 
@@ -67,6 +68,10 @@ def __getattr__(name: str) -> Any:
         from spark_jetstream.decoding.decode import decode  # noqa: PLC0415
 
         return decode
+    if name == "SchemaRegistry":
+        from spark_jetstream.decoding.registry import SchemaRegistry  # noqa: PLC0415
+
+        return SchemaRegistry
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

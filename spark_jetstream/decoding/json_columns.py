@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jetstream.decoding.columns import Decoded, refuse_equal_names, schema_argument
+from spark_jetstream.decoding.json_schema import struct_of_json_schema
 from spark_jetstream.errors import SchemaError
 
 # The fields of the object around a payload. No payload can know the second one.
@@ -44,7 +45,16 @@ def decoded(schemas: Mapping[str, Any], payload: Column, version: Column) -> Dec
     )
 
 
+def is_json_schema(schema: Any) -> bool:
+    """Return whether an argument is a JSON Schema, as text or parsed, rather than a type of Spark."""
+    if isinstance(schema, str):
+        return schema.lstrip().startswith("{")
+    return isinstance(schema, Mapping) and not {"type", "properties", "$ref"}.isdisjoint(schema)
+
+
 def _struct(where: str, schema: Any) -> StructType:
+    if is_json_schema(schema):
+        schema = struct_of_json_schema(schema, where)
     try:
         found = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     except PySparkException as error:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from spark_jetstream import attach, decode, register, schema_of
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.errors import OptionError
+from tests.compat.registry_job import by_registry
 from tests.support.protos import message_classes
 
 
@@ -515,6 +516,7 @@ def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         "decoded": decoded(spark, url, folder),
         "variants": variants(spark),
         "by libraries": by_libraries(spark, url, folder),
+        "by registry": by_registry(spark, folder),
     }
 
 
