@@ -67,7 +67,7 @@ class AvroReader:
             where = schema_argument(version)
             self._parsed[version], record = parsed_record(schema, where)
             walk = _Walk(where)
-            self.fields: pa.StructType = walk.arrow_type(record, "")
+            self.fields: pa.StructType = walk.of_record(record)
             for field, logical in walk.logical.items():
                 # fastavro makes values by the logical type of the writer: all versions must have
                 # the same.
@@ -163,7 +163,15 @@ def parsed_record(
         plain = _without_other_logical_types(json.loads(text))
         parsed = parse_schema(plain, names)
         expanded: Any = parse_schema(plain, expanded_names, expand=True)
-    except (SchemaParseException, ValueError, TypeError, KeyError) as error:
+    except (
+        SchemaParseException,
+        ValueError,
+        TypeError,
+        KeyError,
+        # Of a name that is no text, and of schemas that are too deep.
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise SchemaError(f"{where} is not a schema of Avro: {error}") from error
     if not isinstance(expanded, dict) or expanded.get("type") != "record":
         raise SchemaError(f"{where} is not a schema of Avro records")
@@ -213,7 +221,7 @@ def _listed(logical_types: set[str]) -> str:
 
 def record_type(record: Mapping[str, Any], where: str) -> pa.StructType:
     """Return the Arrow type of an expanded schema. Raises `SchemaError` if Spark has no such type."""
-    return _Walk(where).arrow_type(record, "")
+    return _Walk(where).of_record(record)
 
 
 class _Walk:
@@ -223,6 +231,16 @@ class _Walk:
         self.where = where
         # Of each field of a primitive type; fields of records have paths with dots.
         self.logical: dict[str, str] = {}
+
+    def of_record(self, record: Mapping[str, Any]) -> pa.StructType:
+        """Return the Arrow type of the schema. Raises `SchemaError`."""
+        try:
+            return self.arrow_type(record, "")
+        except SchemaError:
+            raise
+        # fastavro checks neither that a name is a text nor that a precision is a number.
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise SchemaError(f"{self.where} is not a schema of Avro: {error}") from error
 
     def arrow_type(self, schema: Any, field: str) -> pa.DataType:
         """Return the Arrow type of ``field``. Raises `SchemaError` if Spark has no such type."""

@@ -42,7 +42,10 @@ def struct_of_json_schema(schema: Any, where: str) -> StructType:
         raise SchemaError(f"{where} is not a JSON Schema: {error}") from None
     if not isinstance(whole, dict):
         raise SchemaError(f"{where} is not a JSON Schema: it must be an object")
-    kind, _ = _JsonSchemaTypes(whole, where).type_of(whole, ())
+    try:
+        kind, _ = _JsonSchemaTypes(whole, where).type_of(whole, ())
+    except RecursionError:
+        raise SchemaError(f"{where} has too many schemas within each other") from None
     if not isinstance(kind, StructType):
         raise SchemaError(f"{where} is not the JSON Schema of an object with properties")
     return kind
@@ -111,7 +114,9 @@ class _JsonSchemaTypes:
         properties = schema.get("properties")
         values = schema.get("additionalProperties")
         if properties and isinstance(properties, dict):
-            required = schema.get("required") or []
+            required = schema.get("required")
+            if not isinstance(required, list):
+                required = []
             struct = StructType()
             for name, one in properties.items():
                 kind, is_nullable = self.type_of(one, around)
