@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_jetstream.decoding.decode import decode
+    from spark_jetstream.decoding.encode import encode
     from spark_jetstream.decoding.registry import SchemaRegistry
     from spark_jetstream.sql import attach, schema_of
 
 __version__ = "0.1.0"
 
-__all__ = ["SchemaRegistry", "__version__", "attach", "decode", "register", "schema_of"]
+__all__ = ["SchemaRegistry", "__version__", "attach", "decode", "encode", "register", "schema_of"]
 
 
 #: Packages that are imported here or by these, as a script of a user may be called -> a folder in
@@ -68,6 +69,10 @@ def __getattr__(name: str) -> Any:
         from spark_jetstream.decoding.decode import decode  # noqa: PLC0415
 
         return decode
+    if name == "encode":
+        from spark_jetstream.decoding.encode import encode  # noqa: PLC0415
+
+        return encode
     if name == "SchemaRegistry":
         from spark_jetstream.decoding.registry import SchemaRegistry  # noqa: PLC0415
 

@@ -89,7 +89,7 @@ def decode(
             refuses the login.
         ModuleNotFoundError: The library that reads the format is not installed.
     """
-    _check_format(format, message)
+    check_format(format, message)
     if registry is not None:
         return _decode_by_registry(
             df,
@@ -178,7 +178,8 @@ def _stored(column: str) -> Column:
     return F.col("`{}`".format(column.replace("`", "``"))).cast("binary")
 
 
-def _check_format(format: str, message: str | None) -> None:
+def check_format(format: str, message: str | None) -> None:
+    """Raise `OptionError` for an unknown format, and for a message of another one than Protobuf."""
     if format not in ("json", "avro", "protobuf"):
         raise OptionError(f"argument format must be json, avro or protobuf, but it is {format!r}")
     if message is not None and format != "protobuf":

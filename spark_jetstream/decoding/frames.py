@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def read_indexes(payload: bytes) -> tuple[list[int], int]:
     """Return the indexes in front of a payload, and where they end.
@@ -32,3 +34,27 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
         if is_last and not is_negative:
             return value >> 1, at
     raise ValueError("no index of a message is in front")
+
+
+def frame_of(schema_id: int) -> bytes:
+    """Return what stands in front of payloads of a schema: a zero byte, and the id in four."""
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def written_indexes(indexes: Sequence[int]) -> bytes:
+    """Return the indexes of a message as `read_indexes` reads them."""
+    if list(indexes) == [0]:
+        return b"\0"
+    numbers = [len(indexes), *indexes]
+    return b"".join(_written_varint(number) for number in numbers)
+
+
+def _written_varint(number: int) -> bytes:
+    # Zigzag: the sign is the lowest bit.
+    rest = number << 1
+    written = bytearray()
+    while rest > 127:
+        written.append(rest & 127 | 128)
+        rest >>= 7
+    written.append(rest)
+    return bytes(written)

@@ -78,6 +78,49 @@ class RegistryClient:
         """Return the latest version of a subject. Raises `SchemaError` if there is none."""
         return self._version(subject, "latest")
 
+    def id_and_version(
+        self,
+        subject: str,
+        kind: str,
+        text: str,
+        references: tuple[SchemaReference, ...],
+        *,
+        register: bool,
+    ) -> tuple[int, int]:
+        """Return the id and the version of a schema of a subject; with ``register`` register it.
+
+        A schema that is registered already keeps both. Raises `SchemaError` if the registry does
+        not have the schema, or refuses it.
+        """
+        body: dict[str, Any] = {"schema": text, "schemaType": kind}
+        if references:
+            body["references"] = [reference._asdict() for reference in references]
+        path = _subject_path(subject)
+        if register:
+            answer = self._http.ask(f"{path}/versions", body)
+            if answer.status in (409, 422):
+                raise SchemaError(
+                    f"argument register: {self._registry.url} refuses the schema for subject "
+                    f"{subject}: {answer.message}",
+                )
+            self._id(f"{path}/versions", self._object(f"{path}/versions", answer))
+        answer = self._http.ask(path, body)
+        if answer.status == 404 and answer.error_code in _ABSENT:
+            raise SchemaError(
+                f"argument registry: {self._registry.url} does not have argument schema under "
+                f"subject {subject}: register it (register=True), or leave out argument schema to "
+                "write by the latest version",
+            )
+        if answer.status == 422:
+            raise SchemaError(
+                f"argument schema: {self._registry.url} cannot read it: {answer.message}",
+            )
+        content = self._object(path, answer)
+        version = content.get("version")
+        if type(version) is not int:
+            raise self._malformed(path, "JSON without a version")
+        return self._id(path, content), version
+
     def referenced(self, schema: RegisteredSchema) -> dict[str, RegisteredSchema]:
         """Return the schemas that a schema refers to, by name, each after those it refers to.
 

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_jetstream import decode
+from spark_jetstream import decode, encode
 from spark_jetstream.errors import OptionError
 from tests.support.protos import message_classes
 from tests.support.registry import FakeRegistry
@@ -41,6 +41,21 @@ def decoded(
         return str(error)
     columns = found.select("n", F.to_json("decoded"), "decode_error").orderBy("n")
     return [list(row)[1:] for row in columns.collect()]
+
+
+def encoded(spark: SparkSession, format: Any, schema: Any, **given: Any) -> Any:
+    """Rows that were encoded and decoded again, with their payloads."""
+    frame = spark.createDataFrame(
+        [(1, "de", "a"), (2, "fr", "b")], "id int, Country string, s string"
+    )
+    try:
+        payloads = encode(frame, format, schema, **given)
+        again = decode(payloads, format, **given)
+    except OptionError as error:
+        return str(error)
+    assert again.columns == ["id", "Country", "s", "data", "decoded", "decode_error"]
+    columns = again.select(F.hex("data"), F.to_json("decoded"), "decode_error").orderBy("id")
+    return [list(row) for row in columns.collect()]
 
 
 def by_registry(spark: SparkSession, folder: str) -> dict[str, Any]:
@@ -82,11 +97,28 @@ def by_registry(spark: SparkSession, folder: str) -> dict[str, Any]:
                 registry_subject="json",
             ),
             "ddl": decoded(spark, "json", "id int", [framed(1, b'{"id": 1}')], registry=client),
+            "encoded": [
+                encoded(spark, format, schema, registry=client, registry_subject=name)
+                for format, schema, name in (
+                    ("avro", LAST, "orders-value"),
+                    ("avro", None, "orders-value"),
+                    ("protobuf", order, "Order"),
+                    ("protobuf", None, "Order"),
+                    ("json", JSON_SCHEMA, "json"),
+                    ("json", None, "json"),
+                )
+            ],
             "requests": sorted({request.split("?")[0] for request in registry.requests}),
         }
 
 
 FRAMELESS = "the payload does not begin with a zero byte and the version of a schema"
+ENCODED = ['{"id":1,"country":"de"}', '{"id":2,"country":"fr"}']
+PAYLOADS = [
+    ["0000000002" + "02046465", "0000000002" + "04046672"],
+    ["0000000003" + "00" + "080112026465", "0000000003" + "00" + "080212026672"],
+    [framed(4, values.encode()).hex().upper() for values in ENCODED],
+]
 BY_REGISTRY: dict[str, Any] = {
     "avro": [
         ['{"id":1,"country":"unknown"}', None],
@@ -108,18 +140,27 @@ BY_REGISTRY: dict[str, Any] = {
     ],
     "json": [['{"id":1}', None], [None, "the payload has no id"], [None, FRAMELESS]],
     "ddl": [['{"id":1}', None]],
+    "encoded": [
+        [[payload, values, None] for payload, values in zip(payloads, ENCODED, strict=True)]
+        for payloads in PAYLOADS
+        for _ in range(2)
+    ],
 }
 
 
 def check_by_registry(result: dict[str, Any], *, newer: bool = True) -> None:
-    requests = result.pop("requests")
-    subjects = ["GET /subjects/Order/versions/latest", "GET /subjects/json/versions/latest"]
-    asked = ["GET /schemas/ids/1", "GET /schemas/ids/2", "GET /schemas/ids/3", "GET /schemas/ids/4"]
-    refused = "argument format must be json on Spark 4.0: Avro and Protobuf need Spark 4.1 or later"
-    if newer:
-        assert result == BY_REGISTRY
-        asked.append("GET /schemas/ids/99")
-    else:
-        assert result == {**BY_REGISTRY, "avro": refused, "protobuf": refused}
-        asked.remove("GET /schemas/ids/1")
-    assert requests == [*asked, *subjects, "GET /subjects/orders-value/versions/latest"]
+    asked = result.pop("requests")
+    assert "GET /schemas/ids/99" in asked or not newer
+    # Registering was not asked for.
+    names = ("Order", "json", "orders-value") if newer else ("json",)
+    posted = [request for request in asked if request.startswith("POST")]
+    assert posted == [f"POST /subjects/{name}" for name in names]
+    expected = BY_REGISTRY
+    if not newer:
+        refused = (
+            "argument format must be json on Spark 4.0: Avro and Protobuf need Spark 4.1 or later"
+        )
+        json_rows = BY_REGISTRY["encoded"][4:]
+        expected = {**BY_REGISTRY, "avro": refused, "protobuf": refused}
+        expected["encoded"] = [refused] * 4 + json_rows
+    assert result == expected
