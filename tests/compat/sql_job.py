@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from spark_jetstream import attach, decode, lookup, register, schema_of
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.errors import OptionError
+from tests.compat.registry_job import by_registry
 from tests.support.protos import message_classes
 
 
@@ -580,6 +581,7 @@ def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         "variants": variants(spark),
         "by libraries": by_libraries(spark, url, folder),
         "looked up": looked_up(spark, url),
+        "by registry": by_registry(spark, folder),
     }
 
 
