@@ -81,7 +81,7 @@ def _print_version(wanted: bool) -> None:
 def _root(ctx: typer.Context, **given: Any) -> None:
     """Read and write NATS JetStream with Apache Spark, and administer it.
 
-    Options that come before the command count for it as well, as with the nats CLI.
+    Options before the command count for it as well, as with the nats CLI.
     """
     ctx.obj = {"options": connection_options(given), "as_json": given["as_json"]}
 

@@ -220,7 +220,7 @@ def _listed(logical_types: set[str]) -> str:
 
 
 def record_type(record: Mapping[str, Any], where: str) -> pa.StructType:
-    """Return the Arrow type of an expanded schema. Raises `SchemaError` if Spark has no such type."""
+    """Return the Arrow type of an expanded schema. Raises `SchemaError` if Spark lacks it."""
     return _Walk(where).of_record(record)
 
 

@@ -211,7 +211,7 @@ def _in_order(
 
 
 def _own_file(name: str, where: str) -> FileDescriptorProto:
-    """Return a file that comes with the library. Raises `SchemaError` if it has no such file."""
+    """Return a file that comes with the library. Raises `SchemaError` if it lacks the file."""
     # Only some messages need them, and workers none.
     from google.protobuf import (  # noqa: PLC0415
         any_pb2,

@@ -79,9 +79,9 @@ def encode(
     Raises:
         OptionError: ``format`` is unknown, or not for this version of Spark; an argument of the
             registry is malformed, is missing, or contradicts another one.
-        SchemaError: ``df`` has the new column already, lacks a column, or has one of another type;
-            the schema does not parse, or has a type that Spark lacks; the registry does not have
-            the schema, or refuses it.
+        SchemaError: ``df`` has the new column already, lacks a column, or has one of another type.
+            Or the schema does not parse, or has a type that Spark lacks. Or the registry does not
+            have the schema, or refuses it.
         RegistryError: The registry does not answer, or refuses the login.
         ModuleNotFoundError: The library that writes the format is not installed.
     """

@@ -1,4 +1,4 @@
-"""What stands in front of a payload in the wire format of Confluent's serializers."""
+"""The bytes in front of a payload in the wire format of Confluent's serializers."""
 
 from __future__ import annotations
 

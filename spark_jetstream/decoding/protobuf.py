@@ -71,8 +71,8 @@ class ProtobufReader:
     """Reads messages of any version of a schema as messages of the last one.
 
     Raises `SchemaError` if a schema is neither the class of a message nor has the message
-    ``message``, refers to itself, or has no field, and if two versions are messages of different
-    names. With ``indexed`` the place of the message in its file precedes each payload, as
+    ``message``. Also if a schema refers to itself or has no field, or if two versions are messages
+    of different names. With ``indexed`` the place of the message in its file precedes each payload, as
     Confluent's serializer writes it.
     """
 
@@ -151,7 +151,7 @@ class RegisteredProtobufReader:
 
 
 def message_type(descriptor: Descriptor, where: str) -> pa.StructType:
-    """Return the Arrow type of a message. Raises `SchemaError` if Spark has no such type."""
+    """Return the Arrow type of a message. Raises `SchemaError` if Spark lacks it."""
     return _arrow_type(descriptor, where, ())
 
 

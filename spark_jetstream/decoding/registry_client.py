@@ -55,7 +55,7 @@ class RegistryClient:
         self._http = RegistryHttp(registry)
 
     def by_id(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema of an id, None if the registry has no such id."""
+        """Return the schema of an id, None if the registry does not know the id."""
         known = _SCHEMAS_BY_ID.get((self._registry, schema_id))
         if known is not None:
             return known

@@ -122,7 +122,7 @@ class RegistryHttp:
         return opener
 
     def _reason(self, error: Exception) -> str:
-        """Return why no answer came. Raises `RegistryError` if waiting cannot help."""
+        """Return why the registry has not answered. Raises `RegistryError` if waiting cannot help."""
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise RegistryError(

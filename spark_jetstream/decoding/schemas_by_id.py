@@ -1,4 +1,4 @@
-"""What a reader makes of the registry's schemas, by their ids: each once in a task, or its fault."""
+"""A reader's forms of the registry's schemas, by their ids: a task makes each once, or its fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SchemasById(Generic[T]):
     def get(self, schema_id: str, make: Callable[[RegisteredSchema], T]) -> T:
         """Return what ``make`` returns for a schema.
 
-        Raises `PayloadFault` if the registry has no such schema, if it is of another kind, or if
+        Raises `PayloadFault` if the registry lacks the schema, if it is of another kind, or if
         ``make`` raises `SchemaError`. Raises `RegistryError`.
         """
         if schema_id not in self._made and schema_id not in self._faults:
