@@ -196,6 +196,7 @@ def test_a_purge_of_a_subject_names_no_sequence() -> None:
         ({"filter_subject": ""}, ()),
         ({"filter_subject": 5}, ()),
         ({"filter_subjects": None, "filter_subject": "a"}, ("a",)),
+        ({"filter_subjects": [], "filter_subject": "a"}, ("a",)),
         ({"filter_subjects": ["a", 5]}, ("a", "5")),
     ],
 )
