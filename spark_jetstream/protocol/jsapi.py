@@ -245,7 +245,8 @@ def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
 def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the subject filters of a consumer's configuration, empty for all subjects."""
     several = config.get("filter_subjects")
-    if isinstance(several, list):
+    # An empty list is none: the single filter counts.
+    if isinstance(several, list) and several:
         return tuple(str(subject) for subject in several)
     one = config.get("filter_subject")
     if isinstance(one, str) and one:

@@ -4,6 +4,7 @@ block that is stored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -188,6 +189,126 @@ def test_statuses(block: bytes, expected: EndOfBatch) -> None:
         assert rows(answers(chunks)) == [PLAIN.row, expected, replace(PLAIN, number=2).row]
     assert rows(answers([frame(block)])) == [expected]
     assert rows(answers([frame(block) * 10])) == [expected] * 10
+
+
+#: Answers of nats-server 2.15.1 as they are sent: to a batch, and to one about last messages.
+SENT: tuple[bytes, ...] = (
+    b"HMSG _INBOX.abcdef.21 7 174 177\r\nNATS/1.0\r\nNats-Msg-Id: 1\r\nNats-Stream: S\r\n"
+    b"Nats-Subject: s.a\r\nNats-Sequence: 1\r\nNats-Time-Stamp: 2026-11-29T22:05:05.814272276Z\r\n"
+    b"Nats-Num-Pending: 4\r\nNats-Last-Sequence: 0\r\n\r\none\r\n"
+    b"HMSG _INBOX.abcdef.21 7 164 164\r\nNATS/1.0\r\nX: 1\r\nNats-Stream: S\r\n"
+    b"Nats-Subject: s.b\r\nNats-Sequence: 2\r\nNats-Time-Stamp: 2026-11-29T22:05:06.617598297Z\r\n"
+    b"Nats-Num-Pending: 3\r\nNats-Last-Sequence: 1\r\n\r\n\r\n"
+    b"HMSG _INBOX.abcdef.21 7 64 64\r\nNATS/1.0 204 EOB\r\nNats-Num-Pending: 3\r\n"
+    b"Nats-Last-Sequence: 2\r\n\r\n\r\n",
+    b"HMSG _INBOX.abcdef.22 7 222 224\r\nNATS/1.0\r\nNats-Batch-Id: u\r\nNats-Batch-Sequence: 2\r\n"
+    b"Nats-Batch-Commit: 1\r\nNats-Stream: S\r\nNats-Subject: s.a\r\nNats-Sequence: 5\r\n"
+    b"Nats-Time-Stamp: 2026-11-29T22:05:11.889727804Z\r\nNats-Num-Pending: 0\r\n"
+    b"Nats-Last-Sequence: 2\r\n\r\nb2\r\n"
+    b"HMSG _INBOX.abcdef.22 7 87 87\r\nNATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\n"
+    b"Nats-Last-Sequence: 5\r\nNats-UpTo-Sequence: 5\r\n\r\n\r\n",
+    b"HMSG _INBOX.abcdef.23 7 34 34\r\nNATS/1.0 404 Message Not Found\r\n\r\n\r\n",
+    b"HMSG _INBOX.abcdef.24 7 30 30\r\nNATS/1.0 408 Empty Request\r\n\r\n\r\n",
+    b"HMSG _INBOX.abcdef.26 7 34 34\r\nNATS/1.0 408 Malformed Request\r\n\r\n\r\n",
+)
+SENT_ROWS: tuple[list[object], ...] = (
+    [
+        (21, "S", 0, 1, 1_795_989_905_814_272_276, "s.a", b"one"),
+        (21, "S", 1, 2, 1_795_989_906_617_598_297, "s.b", b""),
+        EndOfBatch(21, 204, "EOB", 2, 3),
+    ],
+    [
+        (22, "S", 2, 5, 1_795_989_911_889_727_804, "s.a", b"b2"),
+        EndOfBatch(22, 204, "EOB", 5, 0, 5),
+    ],
+    [EndOfBatch(23, 404, "Message Not Found", None, None)],
+    [EndOfBatch(24, 408, "Empty Request", None, None)],
+    [EndOfBatch(26, 408, "Malformed Request", None, None)],
+)
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1), slice(0, 1), slice(1, 2)])
+@pytest.mark.parametrize("trailing", [b"", b"PONG\r\n", SENT[0][:200], SENT[2][:-1]])
+def test_answers_of_a_server_are_read_whole_and_byte_by_byte(order: slice, trailing: bytes) -> None:
+    data = b"".join(SENT[order])
+    expected = [row for rows_of in SENT_ROWS[order] for row in rows_of]
+    for chunks in ([data + trailing], [data, trailing], wire.by_byte(data + trailing)):
+        assert rows(answers(chunks)) == expected
+
+
+def test_the_lines_that_a_server_adds_are_no_headers_of_the_message() -> None:
+    batch = {"Nats-Batch-Id": ["u"], "Nats-Batch-Sequence": ["2"], "Nats-Batch-Commit": ["1"]}
+    assert headers(answers(SENT)) == [{"Nats-Msg-Id": ["1"]}, {"X": ["1"]}, batch]
+
+
+#: The lines of the end of an answer, and what it says in `last`, `pending` and `up_to`.
+ENDS: dict[str, tuple[bytes, tuple[int | None, int | None, int | None]]] = {
+    "any blanks and order": (
+        b"Nats-Last-Sequence: 9\r\nNats-UpTo-Sequence:7\r\nNats-Num-Pending:  0\r\n",
+        (9, 0, 7),
+    ),
+    "lower case, a zero in front, an empty value": (
+        b"nats-last-sequence: 9\r\nNats-Num-Pending: 01\r\nNats-UpTo-Sequence: \r\n",
+        (None, 1, None),
+    ),
+    "63 bits and more": (
+        b"Nats-Last-Sequence: 9223372036854775807\r\nNats-Num-Pending: 9223372036854775808\r\n",
+        (2**63 - 1, None, None),
+    ),
+    "signs and a point": (
+        b"Nats-Last-Sequence: -9\r\nNats-Num-Pending: +1\r\nNats-UpTo-Sequence: 1.0\r\n",
+        (None, None, None),
+    ),
+    "a name twice": (
+        b"Nats-Last-Sequence: 1\r\nNats-Last-Sequence: 2\r\nNats-Subject: a: b\r\n",
+        (2, None, None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "said"), ENDS.values(), ids=ENDS)
+def test_an_end_says_the_numbers_that_are_numbers(
+    lines: bytes, said: tuple[int | None, int | None, int | None]
+) -> None:
+    end = frame(b"NATS/1.0 204 EOB\r\n" + lines + b"\r\n")
+    assert rows(answers([end])) == [EndOfBatch(1, 204, "EOB", *said)]
+
+
+#: An answer, and the error that it is.
+ERRORS: dict[str, tuple[bytes, str]] = {
+    "a server before 2.11 that is asked for a batch": (
+        b"HMSG _INBOX.abcdef.1 7 120 120\r\nNATS/1.0\r\nX: 1\r\nNats-Stream: S\r\n"
+        b"Nats-Subject: s.b\r\nNats-Sequence: 2\r\n"
+        b"Nats-Time-Stamp: 2026-11-29T22:05:06.617598297Z\r\n\r\n\r\n",
+        "a direct get was answered neither with a message of a batch nor with a status: is the "
+        "stream on a server older than 2.11?",
+    ),
+    "a negative sequence": (
+        frame(PLAIN.head.replace(b"Last-Sequence: 3", b"Last-Sequence: -3")),
+        "a direct get was answered with sequences that are not numbers",
+    ),
+    "61 seconds": (
+        frame(PLAIN.head.replace(b"22:13:20", b"22:13:61")),
+        "a direct get was answered with a time that cannot be read",
+    ),
+    "two streams": (
+        PLAIN.wire + replace(PLAIN, stream=b"ORDERT").wire,
+        "a direct get was answered without the name of the stream, or by more than one stream",
+    ),
+    "another subject": (
+        frame(PLAIN.head, number="1.2"),
+        "an answer came on a subject that nothing was asked with",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "error"), ERRORS.values(), ids=ERRORS)
+def test_a_malformed_answer_is_the_same_error_whole_and_among_others(
+    data: bytes, error: str
+) -> None:
+    for chunks in ([data], [PLAIN.wire * 40 + data], [data + PLAIN.wire * 40]):
+        with pytest.raises(ProtocolError, match=f"^{re.escape(error)}$"):
+            rows(answers(chunks))
 
 
 #: Header blocks as publishers send them, and servers store them without a word.

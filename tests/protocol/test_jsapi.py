@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from spark_jetstream.errors import (
+    ApiError,
     ConsumerLost,
+    ConsumerNotFound,
     JetStreamError,
     PinMismatch,
     ProtocolError,
     PullRefused,
+    ServerBusy,
+    StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.incoming import Incoming
@@ -184,3 +188,121 @@ def test_a_purge_of_a_subject_names_no_sequence() -> None:
     assert json.loads(jsapi.purge_subject_request("a.b")) == {"filter": "a.b"}
     with pytest.raises(ValueError, match="all messages would be removed"):
         jsapi.purge_subject_request("")
+
+
+@pytest.mark.parametrize(
+    ("config", "filters"),
+    [
+        ({"filter_subject": ""}, ()),
+        ({"filter_subject": 5}, ()),
+        ({"filter_subjects": None, "filter_subject": "a"}, ("a",)),
+        ({"filter_subjects": [], "filter_subject": "a"}, ("a",)),
+        ({"filter_subjects": ["a", 5]}, ("a", "5")),
+    ],
+)
+def test_filters_of_other_types_count_as_none(
+    config: dict[str, Any], filters: tuple[str, ...]
+) -> None:
+    assert jsapi.filters_of(config) == filters
+
+
+BODY = {"a": {"n": 2**64 - 1, "t": "x", "f": True, "z": None, "big": 2**64, "neg": -1}}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "value"),
+    [
+        ("a.n", int, 2**64 - 1),
+        ("a.neg", int, -1),
+        ("a.t", str, "x"),
+        ("a.f", bool, True),
+        ("a", dict, BODY["a"]),
+        *(("a.f", int, None), ("a.big", int, None), ("a.t", int, None), ("a.n", bool, None)),
+        *(("a.z", str, None), ("a.none", str, None), ("a.t.x", str, None), ("A.t", str, None)),
+        *(("", str, None), ("a.", dict, None)),
+    ],
+)
+def test_a_field_of_a_reply_has_its_type_or_is_refused(path: str, kind: type, value: Any) -> None:
+    if value is not None:
+        assert jsapi.field(BODY, path, kind, "look") == value
+        return
+    assert jsapi.field(BODY, path, kind, "look", kind()) == kind()
+    with pytest.raises(ProtocolError, match=rf"^cannot look: it has no usable field {path}$"):
+        jsapi.field(BODY, path, kind, "look", what="it")
+
+
+@pytest.mark.parametrize(
+    ("number", "least", "fault"),
+    [
+        *((0, 0, None), (1, 1, None), (2**63 - 1, 0, None)),
+        (-1, 0, 'has "-1" for n'),
+        (0, 1, 'has "0" for n'),
+        (2**63, 0, 'has "9223372036854775808" for n'),
+        (2**64, 0, "has no usable field n"),
+        (1.0, 0, "has no usable field n"),
+        ("1", 0, "has no usable field n"),
+    ],
+)
+def test_a_number_of_a_reply_is_in_its_range_or_refused(
+    number: Any, least: int, fault: str | None
+) -> None:
+    if fault is None:
+        assert jsapi.whole({"n": number}, "n", "look", least=least) == number
+        return
+    with pytest.raises(ProtocolError, match=f"^cannot look: the server's reply {fault}$"):
+        jsapi.whole({"n": number}, "n", "look", least=least)
+
+
+NOT_FOUND = b'"error":{"code":404,"err_code":10059,"description":"stream not found"}'
+REPLIES: dict[str, tuple[bytes, type[Exception], str]] = {
+    "a stream that is none": (
+        b'{"type":"io.nats.jetstream.api.v1.stream_info_response",%s,"total":0}' % NOT_FOUND,
+        StreamNotFound,
+        "cannot look: stream not found (code 404, error 10059)",
+    ),
+    "a consumer that is none": (
+        b'{"error":{"code":404,"err_code":10014,"description":"consumer not found"}}',
+        ConsumerNotFound,
+        "cannot look: consumer not found (code 404, error 10014)",
+    ),
+    "a busy cluster": (
+        b'{"error":{"code":503,"err_code":10008,"description":"temporarily unavailable"}}',
+        ServerBusy,
+        "cannot look: temporarily unavailable (code 503, error 10008)",
+    ),
+    "fields of other types": (
+        b'{"error":{"code":true,"err_code":"10059","description":5}}',
+        ApiError,
+        "cannot look: the server gave no reason (code 0, error 0)",
+    ),
+    "an empty error": (
+        b'{"error":{}}',
+        ApiError,
+        "cannot look: the server gave no reason (code 0, error 0)",
+    ),
+    "an unknown code": (
+        b'{"error":{"code":500,"err_code":10999,"description":"new\r"}}'.replace(b"\r", b"\\r"),
+        ApiError,
+        "cannot look: new\\r (code 500, error 10999)",
+    ),
+    "cut off": (
+        b'{"error":{"code":404',
+        ProtocolError,
+        "cannot look: the server's reply is not JSON",
+    ),
+    "bytes behind": (b"{}x", ProtocolError, "cannot look: the server's reply is not JSON"),
+}
+
+
+@pytest.mark.parametrize(("payload", "kind", "text"), REPLIES.values(), ids=REPLIES)
+def test_an_error_of_the_api_has_its_type_and_words(
+    payload: bytes, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(JetStreamError) as caught:
+        jsapi.reply(payload, "look")
+    assert (type(caught.value), str(caught.value)) == (kind, text)
+
+
+@pytest.mark.parametrize("payload", [b"{}", b'{"error":null}', b'{"error":"x"}', b' {"a":1}\r\n'])
+def test_a_reply_without_an_error_object_is_returned_as_it_is(payload: bytes) -> None:
+    assert jsapi.reply(payload, "look") == json.loads(payload)

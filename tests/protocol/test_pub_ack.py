@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.pub_ack import AckReader, Refusal
+from spark_jetstream.protocol.pub_ack import AckReader, Refusal, is_undecided
 from tests.support import wire
 
 INBOX = "_INBOX.abcdef.7"
@@ -92,6 +92,16 @@ STORED: dict[str, tuple[bytes, tuple[str, int, bool]]] = {
     "told not to be a duplicate": (b'{"stream":"S","seq":15,"duplicate": false}', ("S", 15, False)),
     "duplicate in front": (b'{"duplicate": true,"stream":"S","seq":16}', ("S", 16, True)),
     "another word as long": (b'{"stream":"S","seq":18,"duplicatE": true}', ("S", 18, False)),
+    "fields of a newer server": (
+        b'{"stream":"S","seq":23,"new":{"seq":1},"list":[{"stream":"T"}]}',
+        ("S", 23, False),
+    ),
+    "negative counter": (b'{"stream":"C","seq":2,"val":"-2"}', ("C", 2, False)),
+    "a counter of zero": (b'{"stream":"C","seq":24,"val":"0"}', ("C", 24, False)),
+    "an empty domain": (b'{"stream":"S","domain":"","seq":25}', ("S", 25, False)),
+    "a sequence twice": (b'{"stream":"S","seq":1,"seq":26}', ("S", 26, False)),
+    "the longest name": (b'{"stream":"%s","seq":27}' % (b"x" * 255), ("x" * 255, 27, False)),
+    "line end behind": (b'{"stream":"S","seq":28}\r\n', ("S", 28, False)),
     "a null error": (b'{"error":null,"stream":"S","seq":17}', ("S", 17, False)),
 }
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: orders.new\r\n\r\n"
@@ -107,6 +117,31 @@ REFUSED: dict[str, tuple[bytes, bytes, tuple[int, int, str]]] = {
         (503, 10077, "maximum messages exceeded"),
     ),
     "without the rest": (b"", b'{"error":{"code":503}}', (503, 0, "")),
+    "status of a counter before its JSON": (
+        b"NATS/1.0 400 Bad\r\n\r\n",
+        b'{"error":{"code":400,"err_code":10169,"description":"message counter increment is missing"},"stream":"C","seq":0}',
+        (400, 10169, "message counter increment is missing"),
+    ),
+    "another stream": (
+        b"",
+        b'{"error":{"code":400,"err_code":10060,"description":"expected stream does not match"},"stream":"S","seq":0}',
+        (400, 10060, "expected stream does not match"),
+    ),
+    "an incomplete batch": (
+        b"",
+        b'{"error":{"code":400,"err_code":10176,"description":"atomic publish batch is incomplete"},"stream":"S","seq":0}',
+        (400, 10176, "atomic publish batch is incomplete"),
+    ),
+    "words on two lines": (
+        b"",
+        b'{"error":{"code":400,"err_code":10210,"description":"a\\n\\u001bb: \\"\xc3\xb6\\""}}',
+        (400, 10210, "\\n".join(("a", '\\x1bb: "ö"'))),
+    ),
+    "the largest codes": (
+        b"",
+        b'{"error":{"code":9223372036854775807,"err_code":9223372036854775807}}',
+        (2**63 - 1, 2**63 - 1, ""),
+    ),
     "no responders": (NO_RESPONDERS, b"", (503, 0, "")),
     "no responders before 2.15": (b"NATS/1.0 503\r\n\r\n", b"", (503, 0, "")),
     "another status": (
@@ -142,8 +177,70 @@ def test_a_refused_row_is_told_with_code_and_words(
     assert read_answers([frame(17, payload, block)]) == ([], [Refusal(17, *expected)])
 
 
+def test_all_answers_in_one_chain_are_read_whole_and_byte_by_byte() -> None:
+    stored = [payload for payload, _ in STORED.values()]
+    data = b"".join(frame(number, payload) for number, payload in enumerate(stored))
+    refused = list(REFUSED.values())
+    for number, (block, payload, _) in enumerate(refused, start=len(stored)):
+        data += frame(number, payload, block)
+    expected = (
+        [(number, *row) for number, (_, row) in enumerate(STORED.values())],
+        [Refusal(number, *row) for number, (_, _, row) in enumerate(refused, len(stored))],
+    )
+    for trailing in (b"", b"PING\r\n", b'MSG _INBOX.abcdef.7.99 4 22\r\n{"stream":"S"'):
+        for chunks in ([data + trailing], [data, trailing], wire.by_byte(data + trailing)):
+            assert read_answers(chunks) == expected
+
+
+@pytest.mark.parametrize(
+    ("payload", "domain"),
+    [
+        (b'{"stream":"S","seq":1}', ""),
+        (b'{"stream":"S","domain":"hub","seq":1}', "hub"),
+        (b'{"seq":1,"stream":"S","domain":"h\\u00f6b"}', "höb"),
+    ],
+)
+def test_the_domain_of_an_answer_is_told_however_it_is_read(payload: bytes, domain: str) -> None:
+    reader = AckReader(INBOX)
+    other = frame(1, b'{"stream":"S","domain":"other","seq":9}')
+    for _ in range(2):
+        for frames in wire.frames_in([other + frame(2, payload)], {SID}, {SID}):
+            found = {int(some.numbers[0]): some.domain for some in reader.read(frames).stored}
+            assert found == {1: "other", 2: domain}
+
+
+def test_codes_of_a_busy_server_leave_the_row_undecided_and_no_others_do() -> None:
+    found = {
+        err_code
+        for err_code in range(10_000, 10_300)
+        if is_undecided(Refusal(1, 429, err_code, "too many requests"))
+    }
+    busy = {10004, 10008, 10009, 10118, 10119, 10158, 10163, 10164, 10167, 10210, 10211}
+    assert found == busy
+    statuses = {code for code in range(1000) if is_undecided(Refusal(1, code, 0, ""))}
+    assert statuses == {429}
+
+
 BROKEN = [
     b"+OK",
+    b"+OK 'S' 1",
+    b'{"Stream":"S","Seq":1}',
+    b'{"stream":"S","seq":null}',
+    b'{"stream":5,"seq":1}',
+    b'{"stream":"S","seq":1,"domain":5}',
+    b'{"stream":"S","seq":1,"domain":null}',
+    b'{"stream":"%s","seq":1}' % (b"x" * 256),
+    b'{"stream":"S","seq":1}\x00',
+    b'{"stream":"S","seq":1,"val":"3"}"}',
+    b'{"stream":"S","seq":-1,"val":"3"}',
+    b'{"stream":"S","seq":01,"duplicate": true}',
+    b'{"error":[],"stream":"S","seq":1}',
+    b'{"error":{"code":"400"}}',
+    b'{"error":{"code":true}}',
+    b'{"error":{"code":-1}}',
+    b'{"error":{"code":400,"err_code":1.5}}',
+    b'{"error":{"code":400,"err_code":null}}',
+    b'{"error":{"code":400,"description":null}}',
     b'{"stream":"S","seq":1',
     b'[{"stream":"S","seq":1}]',
     b"1",
@@ -233,3 +330,12 @@ def test_plain_answers_are_read_as_vectors() -> None:
     answers = reader.read(frames)
     assert [len(some.numbers) for some in answers.stored] == [1_000]
     assert [len(some.numbers) for some in reader.read(frames[10:20]).stored] == [10]
+
+
+def test_values_of_counters_with_and_without_a_sign_are_read_as_vectors() -> None:
+    data = b"".join(
+        frame(n, b'{"stream":"C","seq":%d,"val":"%d"}' % (n, n * (-1) ** n)) for n in range(1, 101)
+    )
+    [frames] = wire.frames_in([data], {SID}, {SID})
+    [stored] = AckReader(INBOX).read(frames).stored
+    assert stored.sequences.tolist() == stored.numbers.tolist() == list(range(1, 101))

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jetstream.protocol.stream import subject_pattern
-from spark_jetstream.protocol.subjects import FilterIndex, common_subjects, subjects_overlap
+from spark_jetstream.protocol.subjects import (
+    FilterIndex,
+    common_subjects,
+    covers,
+    key_fault,
+    publishing_fault,
+    subject_fault,
+    subjects_overlap,
+)
 
 tokens = st.sampled_from(["a", "b", "*", ">"])
 filters = st.lists(tokens, min_size=1, max_size=4).map(
@@ -51,3 +59,69 @@ def test_thousands_of_filters_are_compared_by_their_tokens(filters: list[str]) -
     # Each of them with each other would be 200 million comparisons.
     index = FilterIndex(filters)
     assert not any(index.overlapping(each, other=True) for each in filters)
+
+
+EMPTY = "a token between the dots is empty"
+BLANKS = "there are blanks"
+CONTROLS = "there are blanks or control characters"
+OWN_TOKEN = "a * or > is not a token of its own"
+NOT_LAST = "> is not the last token"
+CHARACTER = "a character is not a letter, a digit, a dot or one of - / _ ="
+#: A text, and its fault as a subject to publish to, as a filter, as a key and as a filter of keys.
+FAULTS: dict[str, tuple[str, str, str, str]] = {
+    "a": ("", "", "", ""),
+    "a.B-/_=9": ("", "", "", ""),
+    "größe.$x": ("", "", CHARACTER, CHARACTER),
+    "": (EMPTY, EMPTY, EMPTY, EMPTY),
+    ".": (EMPTY, EMPTY, EMPTY, EMPTY),
+    ".a": (EMPTY, EMPTY, EMPTY, EMPTY),
+    "a.": (EMPTY, EMPTY, EMPTY, EMPTY),
+    "a..b": (EMPTY, EMPTY, EMPTY, EMPTY),
+    "*": ("there is a wildcard", "", CHARACTER, ""),
+    "a.>": ("there is a wildcard", "", CHARACTER, ""),
+    "a.>.b": ("there is a wildcard", NOT_LAST, CHARACTER, NOT_LAST),
+    ">.>": ("there is a wildcard", NOT_LAST, CHARACTER, NOT_LAST),
+    "a*": ("", OWN_TOKEN, CHARACTER, CHARACTER),
+    "a.b>": ("", OWN_TOKEN, CHARACTER, CHARACTER),
+    "**": ("", OWN_TOKEN, CHARACTER, CHARACTER),
+    "a b": (CONTROLS, BLANKS, CHARACTER, CHARACTER),
+    "a\r\nPING": (CONTROLS, BLANKS, CHARACTER, CHARACTER),
+    "a\n": (CONTROLS, BLANKS, CHARACTER, CHARACTER),
+    "a\x00": (CONTROLS, BLANKS, CHARACTER, CHARACTER),
+    "a\x7f": (CONTROLS, "", CHARACTER, CHARACTER),
+    "\ud800": (CONTROLS, "", CHARACTER, CHARACTER),
+    "$JS.API.INFO": ("everything below $JS belongs to the server", "", CHARACTER, CHARACTER),
+    "$SYS": ("everything below $SYS belongs to the server", "", CHARACTER, CHARACTER),
+    "$JSX.a": ("", "", CHARACTER, CHARACTER),
+    "$js.a": ("", "", CHARACTER, CHARACTER),
+    "x" * 1024: ("", "", "", ""),
+    "x" * 1025: ("there are 1,025 bytes, more than 1,024", "", "", ""),
+    "ö" * 513: ("there are 1,026 bytes, more than 1,024", "", CHARACTER, CHARACTER),
+}
+
+
+@pytest.mark.parametrize("text", FAULTS, ids=lambda text: ascii(text[:20]))
+def test_a_text_has_the_fault_of_its_use_or_none(text: str) -> None:
+    uses = (publishing_fault(text), subject_fault(text), key_fault(text))
+    assert (*uses, key_fault(text, filters=True)) == FAULTS[text]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ("a.*", "*.b", "a.b"),
+        ("a.>", "a.b.c", "a.b.c"),
+        ("a.>", "*.*.>", "a.*.>"),
+        (">", "*", "*"),
+        ("*.>", "a", None),
+        ("a.>", "a", None),
+        ("a.*", "a.b.c", None),
+        ("A", "a", None),
+        ("a.b", "a.b.>", None),
+    ],
+)
+def test_two_filters_have_one_filter_in_common_or_none(
+    one: str, other: str, common: str | None
+) -> None:
+    assert common_subjects(one, other) == common_subjects(other, one) == common
+    assert (covers(one, other), covers(other, one)) == (common == other, common == one)

@@ -5,8 +5,9 @@ The fuzz targets cut frames anywhere, and compare with nats-py's own parser.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -201,6 +202,11 @@ OTHERS = [
     b"+OK\r\n",
     b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n",
     b'INFO {"server_id":"x","connect_urls":["a:1"]}\r\n',
+    b'INFO {"server_id":"NDUW5","version":"2.15.1","api_lvl":5,"xkey":"XAUJ","new":[{}]} \r\n',
+    b"-ERR 'Unknown Protocol Operation'\r\n",
+    b"-ERR\r\n",
+    b"PING \t\r\n",
+    b"+OK \r\n",
     frame(b"_INBOX.r.1", OTHER, b"{}"),
     frame(b"_INBOX.r.2", OTHER, b"", b"NATS/1.0 503\r\n\r\n"),
     Message(b"x", b"y", HEADER, sid=OTHER).wire,
@@ -282,6 +288,178 @@ def test_the_largest_message_is_waited_for_and_a_larger_one_refused() -> None:
     assert list(scanned([b"MSG a 7 %d\r\n" % wire.MAX_FRAME], [DATA])) == []
     with pytest.raises(ProtocolError, match="announced a message of"):
         list(scanned([b"MSG a 7 %d\r\n" % (wire.MAX_FRAME + 1)], [DATA]))
+
+
+#: Frames of a pull as nats-server 2.15.1 sends them, and others that ADR-13, ADR-15 and ADR-42
+#: allow, with the subject, code, description and headers of the status.
+FRAMES: dict[str, tuple[bytes, tuple[bytes, int, str, dict[str, str]]]] = {
+    "no messages": (
+        b"HMSG i.32 7 28 28\r\nNATS/1.0 404 No Messages\r\n\r\n\r\n",
+        (b"i.32", 404, "No Messages", {}),
+    ),
+    "too large": (
+        b"HMSG i.30 7 95 95\r\nNATS/1.0 409 Message Size Exceeds MaxBytes\r\n"
+        b"Nats-Pending-Messages: 1\r\nNats-Pending-Bytes: 5\r\n\r\n\r\n",
+        (
+            b"i.30",
+            409,
+            "Message Size Exceeds MaxBytes",
+            {"Nats-Pending-Messages": "1", "Nats-Pending-Bytes": "5"},
+        ),
+    ),
+    "timeout": (
+        b"HMSG i.33 7 82 82\r\nNATS/1.0 408 Request Timeout\r\n"
+        b"Nats-Pending-Messages: 20\r\nNats-Pending-Bytes: 0\r\n\r\n\r\n",
+        (
+            b"i.33",
+            408,
+            "Request Timeout",
+            {"Nats-Pending-Messages": "20", "Nats-Pending-Bytes": "0"},
+        ),
+    ),
+    "heartbeat": (
+        b"HMSG i.33 7 75 75\r\nNATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 5\r\n"
+        b"Nats-Last-Stream: 5\r\n\r\n\r\n",
+        (b"i.33", 100, "Idle Heartbeat", {"Nats-Last-Consumer": "5", "Nats-Last-Stream": "5"}),
+    ),
+    "stalled": (
+        b"HMSG i 7 75 75\r\nNATS/1.0 100 Idle Heartbeat\r\n"
+        b"Nats-Consumer-Stalled: $JS.FC.S.p.wBXVhkQR\r\n\r\n\r\n",
+        (b"i", 100, "Idle Heartbeat", {"Nats-Consumer-Stalled": "$JS.FC.S.p.wBXVhkQR"}),
+    ),
+    "nobody listens": (
+        b"HMSG i.20 7 38 38\r\nNATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n\r\n",
+        (b"i.20", 503, "", {"Nats-Subject": "nobody"}),
+    ),
+    "wrong pin": (
+        b"HMSG i 7 37 37\r\nNATS/1.0 423 Nats-Pin-Id mismatch\r\n\r\n\r\n",
+        (b"i", 423, "Nats-Pin-Id mismatch", {}),
+    ),
+    "blanks and a colon in the words": (
+        b"HMSG i 7 30 30\r\nNATS/1.0  413  Too: large \r\n\r\n\r\n",
+        (b"i", 413, "Too: large", {}),
+    ),
+    "a header twice, one without a colon, one without a name": (
+        b"HMSG i 7 41 41\r\nNATS/1.0 404\r\nA:1\r\nA: b:c d \r\nno\r\n: x\r\n\r\n\r\n",
+        (b"i", 404, "", {"A": "b:c d", "": "x"}),
+    ),
+    "not UTF-8": (
+        b"HMSG i 7 29 29\r\nNATS/1.0 409 \xc3\xb6\xff\r\n\xc3\xb6: \xc3\xb6\xff\r\n\r\n\r\n",
+        (b"i", 409, "ö\ufffd", {"ö": "ö\ufffd"}),
+    ),
+}
+#: As many plain messages as the scanner reads in bulk.
+BULK = [replace(PLAIN, sequence=number) for number in range(1, 81)]
+
+
+@pytest.mark.parametrize("trailing", TRAILING.values(), ids=TRAILING.keys())
+@pytest.mark.parametrize(("data", "found"), FRAMES.values(), ids=FRAMES)
+def test_a_status_frame_of_a_server_is_read_whole_cut_and_behind_a_bulk(
+    data: bytes, found: tuple[bytes, int, str, dict[str, str]], trailing: bytes
+) -> None:
+    status = Status(DATA, *found)
+    expected = Seen([PLAIN.row], [status, status], other=passing(trailing))
+    for chunks in (
+        [data + data + PLAIN.wire + trailing],
+        by_byte(data * 2 + PLAIN.wire + trailing),
+    ):
+        assert scan(chunks) == expected
+    bulk = b"".join(message.wire for message in BULK)
+    assert scan([bulk + data + bulk + trailing]) == Seen(
+        [message.row for message in BULK * 2], [status], other=passing(trailing)
+    )
+
+
+#: Header blocks that are no status.
+NO_STATUS = [
+    b"",
+    b"NATS/1.0\r\n\r\n",
+    b"NATS/1.0 20\r\n\r\n",
+    b"NATS/1.0 2044\r\n\r\n",
+    b"NATS/1.0 -04\r\n\r\n",
+    b"NATS/1.0404\r\n\r\n",
+    b"NATS/1.1 404\r\n\r\n",
+    b"nats/1.0 404\r\n\r\n",
+    b" NATS/1.0 404\r\n\r\n",
+    b"NATS/1.0 404\n\n",
+    b"NATS/1.0 404\rX\r\n\r\n",
+    b"NATS/1.0 404\r\n\r\nA: 1\r\n\r\n",
+    b"NATS/1.0 404\r\nA: 1\nB: 2\r\n\r\n",
+    b"NATS/1.0 \xd9\xa4\xd9\xa0\xd9\xa4\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("block", NO_STATUS)
+def test_a_block_that_only_resembles_a_status_is_none(block: bytes) -> None:
+    assert wire.parse_status(block) is None
+    if block:
+        with pytest.raises(ProtocolError, match=r"^a message without a reply subject, and not a s"):
+            scan([frame("i", DATA, b"", block)])
+
+
+@pytest.mark.parametrize(("data", "found"), FRAMES.values(), ids=FRAMES)
+def test_a_status_block_that_is_cut_or_goes_on_is_none(
+    data: bytes, found: tuple[bytes, int, str, dict[str, str]]
+) -> None:
+    block = data.partition(b"\r\n")[2][:-2]
+    status = wire.parse_status(block)
+    assert status is not None
+    assert tuple(status) == found[1:]
+    for other in (*(block[:end] for end in range(len(block))), block + b"\r\n", block + b"x"):
+        assert wire.parse_status(other) is None
+
+
+CANNOT = "a message's control line cannot be read: "
+LENGTH = "a message on the wire is not followed by a line end: its length is wrong"
+NAMES = CANNOT + "no subject or no subscription id"
+HEAD = "a message's header size cannot be read or is larger than the message"
+PARTS = "a message's control line has too many or too few parts"
+#: A line or frame, and the error that it is.
+ERRORS: dict[bytes, str] = {
+    **{
+        line: f"the server sent a line of no known kind: {line!r}"
+        for line in (
+            *(b"ping\r\n", b"Pong\r\n", b"+ok\r\n", b"-err 'x'\r\n", b"info {}\r\n", b"+OKAY\r\n"),
+            *(b"\r\n", b" PING\r\n", b"PINGPONG\r\n", b"PING PONG\r\n", b"ERR 'x'\r\n", b"MSG\r\n"),
+            *(
+                b"hmsg a 7 r 14 14\r\n",
+                b"MSG\ta 7 5\r\n",
+                b"PUB a 5\r\n",
+                b"\xff\xfe\r\n",
+                b"\x00\r\n",
+            ),
+        )
+    },
+    **dict.fromkeys(
+        (b"PONG\n", b"+OK \n", b"-ERR 'x'\n", b"INFO {}\n"),
+        "a control line on the wire does not end with CR LF",
+    ),
+    b"MSG a 7 r -5\r\nhello\r\n": CANNOT + r"b'MSG a 7 r -5\r'",
+    b"MSG a 7 r +5\r\nhello\r\n": CANNOT + r"b'MSG a 7 r +5\r'",
+    b"MSG a 7 r 5 \r\nhello\r\n": CANNOT + r"b'MSG a 7 r 5 \r'",
+    b"MSG a 7 r 5\nhello\r\n": CANNOT + r"b'MSG a 7 r 5'",
+    b"MSG a 7 r \xb2\r\nhello\r\n": CANNOT + r"b'MSG a 7 r \xb2\r'",
+    b"MSG a 7 r 4\r\nhello\r\n": LENGTH,
+    b"MSG a 7 r 5\r\nhello\n\r": LENGTH,
+    b"MSG a 7 r 100663297\r\n": "the server announced a message of 100663297 bytes, more than 100,663,296",
+    b"MSG a 7 r s 5\r\nhello\r\n": PARTS,
+    b"MSG a 7  r 5\r\nhello\r\n": PARTS,
+    b"MSG abcdefg 5\r\nhello\r\n": PARTS,
+    b"HMSG a 70 14\r\nNATS/1.0\r\n\r\n  \r\n": PARTS,
+    b"HMSG a 7 r s 12 12\r\nNATS/1.0\r\n\r\n\r\n": PARTS,
+    b"MSG  7 r 5\r\nhello\r\n": NAMES,
+    b"MSG a -7 r 5\r\nhello\r\n": NAMES,
+    b"HMSG a 7 r 13 12\r\nNATS/1.0\r\n\r\n\r\n": HEAD,
+    b"HMSG a 7 r -1 12\r\nNATS/1.0\r\n\r\n\r\n": HEAD,
+}
+
+
+@pytest.mark.parametrize("data", ERRORS)
+def test_a_malformed_line_is_the_same_error_whole_cut_and_behind_a_bulk(data: bytes) -> None:
+    bulk = b"".join(message.wire for message in BULK)
+    for chunks in ([data], by_byte(data), [PLAIN.wire + data], [bulk + data], [bulk, data]):
+        with pytest.raises(ProtocolError, match=f"^{re.escape(ERRORS[data])}$"):
+            scan(chunks)
 
 
 def ack(
