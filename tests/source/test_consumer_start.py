@@ -14,8 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jetstream.admin import DeliveredMessage, JetStreamAdmin
+from spark_jetstream.client.requests import stream_info
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.units import Timestamp
+from spark_jetstream.source import stream_plan
 from spark_jetstream.testing import NatsCluster
 from tests.support.calls import Query, sequences
 from tests.support.planning import driver, planner_after
@@ -298,6 +300,44 @@ def test_a_stream_that_was_created_again(stream: MakeStream, consumers: Any) -> 
         planner.initial()
     consumer(consumers, s)
     assert planner.initial().streams[s.name].next == 1
+
+
+@pytest.mark.parametrize("is_back", [False, True], ids=["gone", "created again"])
+def test_a_stream_that_is_replaced_while_it_begins(
+    stream: MakeStream, consumers: Any, monkeypatch: pytest.MonkeyPatch, *, is_back: bool
+) -> None:
+    """The floor of a consumer is none in the next stream of the name, whenever the old one goes."""
+    s = stream()
+    s.fill(3)
+    consumer(consumers, s)
+    planner = driver(s.url, s.name, startingConsumer=SERVICE)
+    look = planner._requests.streams
+    looks: list[Any] = []
+
+    def late(contexts: Any) -> Any:
+        if looks and not is_back:
+            replace()
+        looks.append(look(contexts))
+        if len(looks) == 1:
+            s.fill(4)
+            serve(consumers, s, 7, *range(1, 8))
+        return looks[-1]
+
+    def replace() -> None:
+        s.create()
+        s.fill(20)
+
+    def look_again(*given: Any, **more: Any) -> Any:
+        s.delete()
+        if is_back:
+            replace()
+        return stream_info(*given, **more)
+
+    monkeypatch.setattr(planner._requests, "streams", late)
+    monkeypatch.setattr(stream_plan, "stream_info", look_again)
+    with pytest.raises(OptionError, match=f"which stream {s.name} does not have"):
+        planner.initial()
+    assert len(looks) == (1 if is_back else 2)
 
 
 def test_several_streams(stream: MakeStream, consumers: Any) -> None:
