@@ -152,9 +152,11 @@ def _stored_subjects(state: StreamSummary) -> tuple[str, ...]:
 
 
 def keeps_for_consumers(state: StreamSummary) -> bool:
-    """Whether the stream removes no message that a consumer still has to deliver."""
-    limited = bool(state.expires) or state.max_msgs > 0 or state.max_bytes > 0
-    return state.retention != "limits" and not limited
+    """Whether the stream removes no message that a consumer still has to deliver.
+
+    But for those that newer ones replace, which are no loss (docs/data-loss.md).
+    """
+    return state.retention != "limits" and not (state.expires or state.evicts)
 
 
 def _not_covered(filters: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:

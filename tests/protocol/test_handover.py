@@ -131,3 +131,7 @@ def test_streams_that_keep_messages_for_consumers() -> None:
     assert keeps_for_consumers(interest)
     assert not keeps_for_consumers(replace(interest, max_msgs=5))
     assert not keeps_for_consumers(replace(interest, max_age=1))
+    assert not keeps_for_consumers(replace(interest, max_bytes=5))
+    assert not keeps_for_consumers(replace(interest, allow_msg_ttl=True))
+    # It refuses new messages, and keeps the old ones.
+    assert keeps_for_consumers(replace(interest, max_msgs=5, discard="new"))
