@@ -88,6 +88,8 @@ class ConsumerStart:
             # The messages before the first one had no interest, or all consumers have settled them.
             return earliest_position(state)
         why = f", after what consumer {self._consumer} has acknowledged"
+        if not handover.floor:
+            why = f", because consumer {self._consumer} has no ack floor yet"
         return position_from(handover.first, self._kind, state, "startingConsumer", why)
 
     def _report(self, handover: Handover, state: StreamSummary, position: StreamPosition) -> None:

@@ -505,6 +505,37 @@ def test_the_query_takes_the_place_of_the_service(
     assert available_now(frame, tmp_path / "checkpoint").sequences == list(range(21, 26))
 
 
+def test_a_consumer_with_replicas_that_has_acknowledged_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server says no floor of it, so the query reads all, and a warning counts the messages that
+    the consumer would not have delivered. If the first ones are gone, the error gives the reason.
+    """
+    with NatsCluster() as cluster, JetStreamAdmin(servers=cluster.url) as admin:
+        admin.streams.create(name="R3", subjects=["r3.>"], num_replicas=3)
+        with Publisher(cluster.urls[0]) as publisher:
+            publisher.publish(Message("r3.a", b"%d" % number) for number in range(20))
+            admin.consumers.create(
+                "R3", durable_name=SERVICE, ack_policy="explicit", deliver_policy="new"
+            )
+            publisher.publish(Message("r3.a", b"%d" % number) for number in range(5))
+        options = {"startingConsumer": SERVICE}
+        # Nothing is delivered yet: the server says where it begins.
+        assert driver(cluster.url, "R3", **options).initial().streams["R3"].next == 21
+        admin.consumers.next("R3", SERVICE, 3, ack="none")
+        caplog.clear()
+        assert driver(cluster.url, "R3", **options).initial().streams["R3"].next == 1
+        (warning,) = words(caplog)
+        assert "3 messages between sequence 1 and 23 were delivered" in warning
+        assert "up to 20 older messages are read as well" in warning
+        handover = admin.consumers.handover("R3", SERVICE)
+        assert (handover.read_again, handover.acknowledged, handover.messages) == (3, 0, 25)
+        for sequence in range(1, 5):
+            admin.messages.delete("R3", sequence)
+        with pytest.raises(OptionError, match=f"because consumer {SERVICE} has no ack floor yet"):
+            driver(cluster.url, "R3", **options).initial()
+
+
 def test_a_new_leader_of_the_consumer_knows_no_later_position() -> None:
     """The leader dies with acknowledgements that no other server has stored. The query begins after
     those that were confirmed, and not after one that nobody has given.
