@@ -26,7 +26,7 @@ RUN := export PYSPARK_PYTHON="$(CURDIR)/$(PY)" PYSPARK_DRIVER_PYTHON="$(CURDIR)/
 	JAVA_HOME="$$($(PY) -m spark_jetstream.java)" && export JAVA_HOME &&
 
 PYTEST := -m pytest -q --dist worksteal --durations=10
-MYPY_PATHS = spark_jetstream pyspark_jetstream.py tests $(wildcard benchmarks)
+MYPY_PATHS = spark_jetstream pyspark_jetstream.py tests $(wildcard benchmarks tools/*.py)
 
 # Each test process would otherwise compile the package and the tests anew, and so would every Spark worker.
 unexport PYTHONDONTWRITEBYTECODE
@@ -73,11 +73,11 @@ generate: $(INSTALLED) ## Write the pages that are made of the code: options, co
 	@$(PY) -m tools.architecture
 	@$(PY) tools/site/build.py
 
-lint: $(INSTALLED) ## Check style and types, and what sdist and wheel hold
+lint: $(INSTALLED) ## Check style, types and prose
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy $(MYPY_PATHS)
-	@$(PY) -m tests.release_check
+	@$(PY) -m tools.prose
 
 # The variable turns off a notice about the successor of MkDocs. Each notebook runs in a kernel of this environment.
 # With --quiet, --strict would see no warning.
@@ -88,10 +88,10 @@ docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs 
 	@echo "site/index.html is written"
 
 audit: $(INSTALLED) ## Look every locked dependency up in PyPI's list of vulnerabilities; needs the internet
-	@$(PY) -m tests.audit
+	@$(PY) -m tools.audit
 
 release-check: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Build dist/ and an SBOM, install what is in it into empty environments, and run a query there
-	@$(PY) -m tests.release_check --install $(LOCK_VENV)/bin/uv
+	@$(PY) -m tools.release_check --install $(LOCK_VENV)/bin/uv
 
 bench: $(INSTALLED) ## Measure throughput, latency and memory, half an hour; writes build/bench.json and draws docs/images
 	@$(RUN) $(PY) -m benchmarks --json build/bench.json

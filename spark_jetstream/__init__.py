@@ -16,11 +16,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_jetstream.decoding.decode import decode
+    from spark_jetstream.decoding.encode import encode
+    from spark_jetstream.decoding.registry import SchemaRegistry
+    from spark_jetstream.lookups.lookup import lookup
     from spark_jetstream.sql import attach, schema_of
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "attach", "decode", "register", "schema_of"]
+__all__ = [
+    "SchemaRegistry",
+    "__version__",
+    "attach",
+    "decode",
+    "encode",
+    "lookup",
+    "register",
+    "schema_of",
+]
 
 
 #: Packages that are imported here or by these, as a script of a user may be called -> a folder in
@@ -58,7 +70,7 @@ _refuse_hidden_packages()
 
 
 def __getattr__(name: str) -> Any:
-    # They need pyspark, without which the rest of this package works.
+    # All but the last need pyspark, without which the rest of this package works.
     if name in ("attach", "schema_of"):
         from spark_jetstream import sql  # noqa: PLC0415
 
@@ -67,6 +79,18 @@ def __getattr__(name: str) -> Any:
         from spark_jetstream.decoding.decode import decode  # noqa: PLC0415
 
         return decode
+    if name == "encode":
+        from spark_jetstream.decoding.encode import encode  # noqa: PLC0415
+
+        return encode
+    if name == "SchemaRegistry":
+        from spark_jetstream.decoding.registry import SchemaRegistry  # noqa: PLC0415
+
+        return SchemaRegistry
+    if name == "lookup":
+        from spark_jetstream.lookups.lookup import lookup  # noqa: PLC0415
+
+        return lookup
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

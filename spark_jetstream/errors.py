@@ -33,6 +33,7 @@ The tree, with `*` beside the classes that are worth another try (`retriable`):
         ├── DataLossError                     messages that should be read are gone
         ├── RowRefused                        a row cannot be stored
         ├── DeliveryError                     what the delivery level promises cannot be kept
+        ├── RegistryError                     a schema registry does not answer, refuses the login, or is none
         ├── BackupError                       a backup is damaged or not complete, or could not be restored
         └── ServerStartError                  an embedded nats-server did not start
 
@@ -349,6 +350,13 @@ class DeliveryError(JetStreamError):
     """The promise of option ``delivery`` cannot be kept.
 
     The stream, another attempt, or other rows prevent it.
+    """
+
+
+class RegistryError(JetStreamError):
+    """A schema registry cannot be reached, refuses the login, or answers as no registry does.
+
+    A task fails with it: no payload is to blame.
     """
 
 

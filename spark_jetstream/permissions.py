@@ -115,6 +115,16 @@ _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
         ),
         _NeededSubject(jsapi.DIRECT_GET, "the messages"),
     ),
+    "kv-lookup": (
+        _NeededSubject(jsapi.STREAM_INFO, "the revision up to which an answer must go"),
+        _NeededSubject(jsapi.DIRECT_GET, "the values"),
+        # A replica that lags does not know the last keys.
+        _NeededSubject(jsapi.MESSAGE_GET, "whether the leader has a key that an answer lacks"),
+    ),
+    "kv-lookup-leader": (
+        _NeededSubject(jsapi.STREAM_INFO, "whether the bucket is there, and who leads it"),
+        _NeededSubject(jsapi.MESSAGE_GET, "the values"),
+    ),
     "find-streams": (
         _NeededSubject(jsapi.STREAM_NAMES, "the streams that match", "streamPattern alone"),
         _NeededSubject(
@@ -155,6 +165,8 @@ _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
         _NeededSubject(jsapi.CONSUMER_UNPIN, "consumers.unpin"),
         _NeededSubject(jsapi.CONSUMER_DELETE, "consumers.delete"),
         _NeededSubject(jsapi.CONSUMER_STEP_DOWN, "consumers.step_down"),
+        _NeededSubject(jsapi.CONSUMER_PEER_REMOVE, "consumers.remove_peer"),
+        _NeededSubject(jsapi.CONSUMER_PEER_EVACUATE, "consumers.remove_peer with evacuate"),
         _NeededSubject(jsapi.CONSUMER_NEXT, "consumers.next"),
         _NeededSubject("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
         _NeededSubject("$JS.FC.{stream}.>", "consumers.receive", "flow_control"),
@@ -339,6 +351,14 @@ def kv_read(names: Names) -> Lines:
 
 def kv_read_direct(names: Names) -> Lines:
     return _rows("read-direct", _kv(names))
+
+
+def kv_lookup(names: Names) -> Lines:
+    return _rows("kv-lookup", _kv(names))
+
+
+def kv_lookup_leader(names: Names) -> Lines:
+    return _rows("kv-lookup-leader", _kv(names))
 
 
 def dead_letters_read(names: Names) -> Lines:
@@ -539,6 +559,16 @@ def counters(names: Names) -> Lines:
         yield Permission(subject, "increment")
 
 
+def schedules(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_INFO), "list, get, remove")
+    yield Permission(
+        names.api(jsapi.MESSAGE_GET),
+        "get, remove; list of intervals and of replicas",
+    )
+    yield from _reading(names, [(">", "list"), ("", "list without a subject, or with several")])
+    yield Permission(names.api(jsapi.STREAM_PURGE), "remove")
+
+
 def object_store(names: Names) -> Lines:
     bucket = _objects(names)
     metas = objects.meta_filter(names.bucket)
@@ -605,6 +635,8 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     ),
     "kv-read": ("read a Key-Value bucket: its table, all revisions, its changes", kv_read),
     "kv-read-direct": ("read a Key-Value bucket by direct gets", kv_read_direct),
+    "kv-lookup": ("look up keys of a Key-Value bucket (lookup)", kv_lookup),
+    "kv-lookup-leader": ("look up keys at the leader (lookup with leader=True)", kv_lookup_leader),
     "kv-write": ("write to a Key-Value bucket", kv_write),
     "object-read": ("read an Object Store bucket", object_read),
     "object-read-direct": ("read objects by direct gets", object_read_direct),
@@ -631,6 +663,7 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     ),
     "admin-messages": ("read and remove single messages", _listed("admin-messages")),
     "admin-counters": ("read counters, and add to those of the given subjects", counters),
+    "admin-schedules": ("read and remove schedules", schedules),
     "admin-backup": ("back up a stream", _listed("admin-backup")),
     "admin-restore": ("restore a stream", _listed("admin-restore")),
     "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),

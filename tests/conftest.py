@@ -28,6 +28,8 @@ from tests.support.publish import Publisher
 from tests.support.reading import wait_until
 from tests.support.streams import MakeStream, Stream
 
+pytest_plugins = ["spark_jetstream.testing.plugin"]
+
 # Two cores that Spark and a server share: how long one example takes says nothing.
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")

@@ -1,7 +1,7 @@
 """Use the installed package as a newcomer does: a server, a stream, rows written, read, and written
 back.
 
-`tests/release_check.py` runs it in an environment that holds nothing but the package and what it
+`tools/release_check.py` runs it in an environment that holds nothing but the package and what it
 asks for.
 """
 

@@ -60,7 +60,7 @@ def test_an_audit_ends_with_an_error_unless_every_version_is_known_to_be_good(
         command = [
             sys.executable,
             "-m",
-            "tests.audit",
+            "tools.audit",
             "--vulnerability-service",
             "osv",
             "--osv-url",

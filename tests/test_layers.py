@@ -51,7 +51,7 @@ LAYERS = (
     ("buckets",),
     ("source", "sink", "admin"),
     ("datasource",),
-    ("bench", "decoding", "monitoring", "permissions", "sql"),
+    ("bench", "decoding", "lookups", "monitoring", "permissions", "sql"),
     ("doctor", "demo"),
     ("cli",),
 )
@@ -70,6 +70,7 @@ USERS = {
         "engines.spark",
         "spark_process",
         "decoding",
+        "lookups",
         "sql",
         "source.reader",
         "sink.writer",

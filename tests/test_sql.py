@@ -17,8 +17,10 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.sql import _sample, payload_columns, view_names
 from spark_jetstream.testing import NatsServer
 from tests.compat import sql_job
+from tests.compat.registry_job import check_by_registry
 from tests.compat.test_compat import CONNECT, environment
 from tests.decoding.test_decode import check_decoded, check_read_by_libraries, check_variants
+from tests.lookups.test_lookup import check_looked_up
 from tests.support.jobs import ROOT, run_python, run_script
 from tests.support.publish import Message
 from tests.support.streams import MakeStream
@@ -286,4 +288,6 @@ def test_other_sparks(server: NatsServer, version: str, tmp_path: Path) -> None:
     check_decoded(result["decoded"])
     check_variants(result["variants"], has_colon=newer)
     check_read_by_libraries(result["by libraries"], newer=newer)
+    check_looked_up(result["looked up"], newer=newer)
+    check_by_registry(result["by registry"], newer=newer)
     check_tables(result["tables"], keeps_frame=newer and version != CONNECT, has_stream=newer)

@@ -31,7 +31,7 @@ from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import Name, PublishSubject, Subject
 from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.features import LEVELS, PREFERRED_LEADER
+from spark_jetstream.protocol.features import LEVELS, PREFERRED_LEADER, shown_version
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, Endpoint
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.streams.lookup import nearest_stream
@@ -51,7 +51,7 @@ class Api:
     - `ApiError` and its subclasses: the server answered with an error.
     - `PermissionDenied`: the account may not publish to the subject, which the error has.
     - `NoResponders`: no server answers at the subject.
-    - `RequestTimeout`: no reply came within option ``requestTimeout``.
+    - `RequestTimeout`: no reply arrived within option ``requestTimeout``.
     - `ConnectionFailed`: the connection is lost, or could not be opened.
     - `ProtocolError`: the reply cannot be read.
     """
@@ -108,7 +108,8 @@ class Api:
         try:
             return self._ask(endpoint, body, context, names)
         except StreamNotFound as error:
-            if "stream" not in names:
+            # The system account asks for streams of other accounts.
+            if "stream" not in names or endpoint.system:
                 raise
             meant = self.nearest(names["stream"])
             raise jsapi.reworded(error, f"{error}{meant}") from None
@@ -119,9 +120,9 @@ class Api:
 
     def _ask(self, endpoint: Endpoint, body: Body, context: str, names: Mapping[str, str]) -> Any:
         _check_names(endpoint, names)
-        if endpoint.since is not None:
-            self.need(endpoint.since.level, context)
         connection = self.connection
+        if endpoint.since is not None:
+            self.need_endpoint(endpoint, context)
         full = jsapi.subject(connection.prefix, endpoint, **names)
         sent = _encoded(body)
         # A request that changes something is sent once:
@@ -154,7 +155,7 @@ class Api:
         return model.from_server(self.ask(endpoint, body, context=context, **names), context)
 
     def find(self, model: type[M], endpoint: Endpoint, *, context: str, **names: str) -> M | None:
-        """Return the reply as `reply` does, None if there is no such stream or consumer."""
+        """Return the reply as `reply` does, None if the stream or consumer does not exist."""
         # Not `ask`: absence is a result here, and needs no search for the stream that may be meant.
         try:
             return model.from_server(self._ask(endpoint, None, context, names), context)
@@ -190,9 +191,9 @@ class Api:
         context: str,
         **names: str,
     ) -> bool:
-        """Delete something; return whether it was there.
+        """Delete something; return whether it existed.
 
-        Raises ``missing`` when it was not, unless ``missing_ok``.
+        Raises ``missing`` when it did not, unless ``missing_ok``.
         """
         try:
             self.do(DoneReply, endpoint, None, context=context, **names)
@@ -226,8 +227,8 @@ class Api:
     ) -> Iterator[P]:
         """Return the pages of a list, each requested when it is needed.
 
-        What is created or deleted between two requests may be missing, or appear twice. Raises
-        `ServerBusy` at the end when the server named missing streams or consumers.
+        An item that is created or deleted between two requests may be missing, or appear twice.
+        Raises `ServerBusy` at the end when the server named missing streams or consumers.
         """
         offset = 0
         missing: list[str] = []
@@ -278,13 +279,30 @@ class Api:
     def newer(self) -> bool:
         """Return whether the server is surely newer than these models.
 
-        Such a server may have fields that the models do not know.
+        A newer server may have fields that the models do not know.
         """
         try:
             return (self.level() or 0) > max(LEVELS)
         # A misspelt field is refused, too, where no server can be asked.
         except JetStreamError:
             return False
+
+    def need_endpoint(self, endpoint: Endpoint, context: str) -> None:
+        """Raise `JetStreamError` when the server is too old to answer at a subject."""
+        feature = endpoint.since
+        if feature is None:
+            return
+        if not endpoint.system:
+            self.need(feature.level, context)
+            return
+        # The system account has no JetStream, so nobody tells it a level.
+        connection = self.connection
+        if not connection.can(feature):
+            version = shown_version(connection.server_version)
+            raise JetStreamError(
+                f"cannot {context}: this needs nats-server {feature.since} or newer, and this one "
+                f"is {version}"
+            )
 
     def need_for(self, config: Model, context: str) -> None:
         """Raise `JetStreamError` when the server is too old for a field of a configuration."""

@@ -113,7 +113,7 @@ def _send_stream(
 def _refuse_far_starts(wanted: Config, actual: Model | None, context: str) -> None:
     """Raise `OptionError` for a new start time that the clock of a server lacks.
 
-    The server takes such a time, and begins at another message.
+    The server takes a time beyond its clock, and begins at another message.
     """
     # An existing start time stays as it is.
     known = _starts(actual) if isinstance(actual, (StreamConfig, ConsumerConfig)) else {}

@@ -81,7 +81,7 @@ def backup(
 
     Raises:
         OptionError: The target exists.
-        StreamNotFound: There is no such stream.
+        StreamNotFound: The stream does not exist.
         BackupError: The server stopped, was silent, or sent data that cannot be a backup. The
             target is removed.
         JetStreamError: What `Api` raises.

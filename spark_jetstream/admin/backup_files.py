@@ -4,7 +4,7 @@ A backup is a directory, or a single tar file of it, with the two files that ``n
 writes, and a third one of this package, `Manifest`::
 
     backup.json            {"config": ..., "state": ...} of the stream when the backup began
-    stream.tar.s2          the data as the server sent it: an S2 stream
+    stream.tar.s2          the server's data, unchanged: an S2 stream
     spark_jetstream.json   sizes, and the checksums of the other two
 
 An S2 stream is a chain of chunks; each begins with a byte for its kind and three bytes for its

@@ -23,7 +23,7 @@ class LeaderMove(NamedTuple):
 
 
 class Balanced:
-    """What `Streams` and `Consumers` inherit."""
+    """The methods that `Streams` and `Consumers` share."""
 
     infos: Any
     step_down: Any

@@ -87,8 +87,8 @@ class Buckets(ABC, Generic[C, B]):
         """Return the bucket; create it if there is none.
 
         Raises `JetStreamError`, which lists the differences, when an existing one is different: an
-        Object Store bucket in a field that is given here, a Key-Value bucket in any field. Whatever
-        clients set differently is accepted.
+        Object Store bucket in a field that is given here, a Key-Value bucket in any field. Fields
+        that clients set differently are accepted.
         """
         wanted = self._wanted(bucket, config, fields)
         what = f"bucket {bucket}"
@@ -115,8 +115,8 @@ class Buckets(ABC, Generic[C, B]):
 
         None sets the default.
 
-        What the new limits exclude is removed, such as what is older than ``ttl``, and revisions
-        beyond ``history``.
+        The server removes everything that the new limits exclude, such as messages older than
+        ``ttl``, and revisions beyond ``history``.
 
         Raises:
             OptionError: A value is not possible.

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.kv import KeyValue
     from spark_jetstream.admin.models.trace import MessageTrace
     from spark_jetstream.admin.objects import Objects
+    from spark_jetstream.admin.schedules import Schedules
 
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
@@ -242,18 +243,18 @@ class JetStreamAdmin:
             for lag in admin.lag():
                 print(lag.stream, lag.consumer, lag.total, lag.age)
 
-    ``streams``, ``consumers``, ``messages``, ``counters``, ``account``, ``cluster``, ``events``,
-    ``kv`` and ``objects`` have the methods. Options are the connection options of
+    ``streams``, ``consumers``, ``messages``, ``counters``, ``schedules``, ``account``, ``cluster``,
+    ``events``, ``kv`` and ``objects`` have the methods. Options are the connection options of
     ``docs/options.md``; case does not matter. The first method sends the first request.
 
     All methods block. Any thread may call them, also one that runs an event loop (a notebook), and
     a forked child. The connection is shared with everything in this process that has the same
     options, such as Spark's readers, and stays open for them after `close`.
 
-    All methods raise `OptionError` for an argument that cannot be one, and `JetStreamError` or a
-    subclass for a request that fails: `ApiError` (an error of the server, with its code),
-    `PermissionDenied` (with the subject), `RequestTimeout`, `NoResponders`, `ConnectionFailed`.
-    They name further classes under "Raises".
+    All methods raise `OptionError` for an invalid argument, and `JetStreamError` or a subclass for
+    a request that fails. The subclasses are `ApiError` (an error of the server, with its code),
+    `PermissionDenied` (with the subject), `RequestTimeout`, `NoResponders` and `ConnectionFailed`.
+    The methods name further classes under "Raises".
     """
 
     def __init__(self, **options: object) -> None:
@@ -292,6 +293,13 @@ class JetStreamAdmin:
         from spark_jetstream.admin.counters import Counters  # noqa: PLC0415
 
         return Counters(self._api)
+
+    @functools.cached_property
+    def schedules(self) -> Schedules:
+        """The schedules of the account's streams."""
+        from spark_jetstream.admin.schedules import Schedules  # noqa: PLC0415
+
+        return Schedules(self._api)
 
     @functools.cached_property
     def kv(self) -> KeyValue:
@@ -387,9 +395,10 @@ class JetStreamAdmin:
         """Send a request of core NATS; return its replies.
 
         The subject may be one of an API, such as ``$JS.API.INFO``. The replies are the first
-        ``replies``, or fewer that came within ``timeout`` seconds (option ``requestTimeout`` by
-        default), or all that came in that time for None. Text is sent as UTF-8. Raises
-        `NoResponders` when nobody listens at the subject, and `RequestTimeout` when no reply came.
+        ``replies``, or fewer if no more arrive within ``timeout`` seconds (option
+        ``requestTimeout`` by default). With None for ``replies`` they are all that arrive in that
+        time. Text is sent as UTF-8. Raises `NoResponders` when nobody listens at the subject, and
+        `RequestTimeout` when no reply arrives.
         """
         return request(self._api, subject, data, headers, replies, timeout)
 
@@ -403,9 +412,9 @@ class JetStreamAdmin:
     ) -> Subscription[CoreMessage]:
         """Subscribe to a subject of core NATS (wildcards allowed).
 
-        All messages after this call are received. Of the members of a ``queue`` group one receives
-        each message. The iterator ends after ``timeout`` seconds, or ``count`` messages. A `Gap`
-        says that messages may be missing: the connection was lost, and came back. Raises
+        All messages after this call are received. Each message goes to one member of a ``queue``
+        group. The iterator ends after ``timeout`` seconds, or ``count`` messages. A `Gap` says that
+        messages may be missing, because the connection was lost for a time. Raises
         `PermissionDenied` when the account may not subscribe to the subject, and `OutageError` in
         the iteration after a loss of more than option ``retryTimeout``.
         """

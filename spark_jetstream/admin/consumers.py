@@ -38,6 +38,7 @@ from spark_jetstream.admin.models.consumers import (
     PauseReply,
     ResetReply,
 )
+from spark_jetstream.admin.models.messages import DoneReply
 from spark_jetstream.admin.models.queries import ConsumerQuery
 from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
 from spark_jetstream.admin.pulls import Pull, check_can_serve, pull_request, waits_for_acks
@@ -426,7 +427,7 @@ class Consumers(Balanced):
     def unpin(self, stream: str, name: str, group: str) -> None:
         """Unpin the pinned client of a priority group (server 2.11).
 
-        The next client that pulls is pinned. Raises `ApiError` when there is no such group,
+        The next client that pulls is pinned. Raises `ApiError` when the group does not exist,
         `JetStreamError` where the server is too old.
         """
         context = f"unpin group {group} of {_what(stream, name)}"
@@ -452,6 +453,20 @@ class Consumers(Balanced):
             consumer=name,
         )
 
+    def remove_peer(self, stream: str, name: str, server: str, *, evacuate: bool = False) -> None:
+        """Remove a server from those with a replica of a consumer (server 2.15).
+
+        The cluster chooses another one among those of the stream. ``evacuate`` keeps the replica
+        until the other one is up to date. Raises `ApiError` when the server has no replica, or none
+        can replace it; 10010 outside of a cluster.
+        """
+        context = f"remove server {server} from {_what(stream, name)}"
+        if not server:
+            raise OptionError(f"cannot {context}: server must not be empty")
+        endpoint = jsapi.CONSUMER_PEER_EVACUATE if evacuate else jsapi.CONSUMER_PEER_REMOVE
+        body = {"peer": server}
+        self._api.do(DoneReply, endpoint, body, context=context, stream=stream, consumer=name)
+
     def next(
         self,
         stream: str,
@@ -474,20 +489,21 @@ class Consumers(Balanced):
         These are the pending messages, or else the next ones.
 
         An empty list means that there was none within ``timeout`` seconds. ``ack`` acknowledges
-        each message, ``nak`` has it delivered again at once, ``term`` never again, ``none`` leaves
-        it to the method `ack` and its like; the server confirms each before this returns. Messages
-        already received are returned even if the request then fails. If a confirmation fails, this
-        logs the error, and returns the messages that are, or may be, settled by then.
+        each message, ``nak`` has it delivered again at once, and ``term`` never again. The server
+        confirms each of these answers before this returns. ``none`` leaves the answer to the method
+        `ack` and its like. Messages already received are returned even if the request then fails.
+        If a confirmation fails, this logs the error, and returns the messages that are, or may be,
+        settled by then.
 
         The other arguments are fields of the request (ADR-37, ADR-42). ``no_wait`` takes only
         pending messages, as a ``timeout`` of 0 does; ``no_wait=False`` waits for ``count``
-        messages. ``max_bytes`` limits subjects, headers and contents together. The server sends an
-        ``idle_heartbeat`` every so many seconds, at most half of ``timeout``; it counts as silent
-        without any for twice as long. Consumers with a ``priority_policy`` need a ``group``. With
-        ``overflow``, ``min_pending`` and ``min_ack_pending`` say how many messages must be pending,
-        or wait for their acknowledgement. With ``prioritized``, ``priority`` is from 0, which is
-        served first, to 9. With ``pinned_client``, ``id`` is the ``pin_id`` of the messages that
-        the pinned client got.
+        messages. ``max_bytes`` limits subjects, headers and contents together. ``idle_heartbeat``
+        is the number of seconds between heartbeats of the server, at most half of ``timeout``.
+        Without a heartbeat for twice as long the server counts as silent. Consumers with a
+        ``priority_policy`` need a ``group``. With ``overflow``, ``min_pending`` and
+        ``min_ack_pending`` say how many messages must be pending, or wait for their
+        acknowledgement. With ``prioritized``, ``priority`` is from 0, which is served first, to 9.
+        With ``pinned_client``, ``id`` is the ``pin_id`` of the messages that the pinned client got.
 
         Raises:
             ConsumerLost: The consumer was deleted meanwhile, or has moved to another server.
@@ -533,7 +549,7 @@ class Consumers(Balanced):
     ) -> Generator[DeliveredMessage]:
         """Return what a push consumer delivers.
 
-        The iterator has no end, or ends when no message came for ``timeout`` seconds.
+        The iterator has no end, or ends when no message arrives for ``timeout`` seconds.
 
         The messages are yet to be acknowledged. A request of the consumer's ``flow_control`` is
         answered when all messages before it were taken; without it, more than 96 MiB that wait are
@@ -579,9 +595,9 @@ class Consumers(Balanced):
         With ``ack_policy`` all, this acknowledges the messages before it too. ``message`` may be
         the reply subject of one that another client got. The server confirms the acknowledgement
         before this returns, as for `nak`, `in_progress` and `term`. Raises `ProtocolError` for a
-        text that is no such subject; `NoResponders` where the consumer is gone, or its
-        ``ack_policy`` is none; and `RequestTimeout` where the consumer has not delivered the
-        message, because it was created again since.
+        text that is not the reply subject of a delivery. Raises `NoResponders` where the consumer
+        is gone, or its ``ack_policy`` is none. Raises `RequestTimeout` where the consumer has not
+        delivered the message, because it was created again since.
         """
         self._settle(message, b"+ACK")
 

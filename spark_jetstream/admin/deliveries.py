@@ -25,7 +25,7 @@ _FLOW_CONTROL = "$JS.FC."  # the beginning of subjects at which the server await
 
 @dataclass(frozen=True)
 class DeliveryTimes:
-    """How long a client waits for deliveries before it doubts that the consumer is there."""
+    """How long a client waits for deliveries before it doubts that the consumer exists."""
 
     silence: float = 30.0
     """Seconds without a message, until a push consumer without heartbeats is asked for."""
@@ -124,7 +124,7 @@ class Receiver:
         inbox: Subscribed,
         config: ConsumerConfig,
     ) -> Frames | Status | None:
-        """Return what came while the server was asked, after a silence.
+        """Return what was received while the server was asked, after a silence; None for nothing.
 
         Raises `ConsumerLost` if the consumer does not deliver to this subscription any more.
         """

@@ -57,7 +57,7 @@ def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event
 def stored_event(message: StoredMessage) -> Event:
     """Return the event of a message in a stream that captures events.
 
-    Such a stream has the subjects ``$JS.EVENT.ADVISORY.>``.
+    The stream has the subjects ``$JS.EVENT.ADVISORY.>``.
     """
     return parse_event(message.subject, message.data, message.time)
 

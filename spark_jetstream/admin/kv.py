@@ -95,9 +95,9 @@ class Bucket:
     mirror is read from the mirror and written at its origin. The first method reads the bucket's
     configuration; an account that may not read it can still write, and `get`.
 
-    All methods raise what `Api` raises; `StreamNotFound` when there is no such bucket;
-    `OptionError` for an argument that cannot be one, such as a key with a blank. After a write that
-    raises `RequestTimeout` or `ConnectionFailed` the value may be stored or not.
+    All methods raise what `Api` raises, `StreamNotFound` when the bucket does not exist, and
+    `OptionError` for an invalid argument, such as a key with a blank. After a write that raises
+    `RequestTimeout` or `ConnectionFailed` the value may be stored or not.
     """
 
     def __init__(self, api: Api, name: str) -> None:
@@ -204,8 +204,8 @@ class Bucket:
         none is missing then. Every change is returned exactly once across reconnects and restarts
         of servers, unless the bucket, which keeps ``history`` revisions of a key, removes it first.
         Closing the iterator ends it. ``history`` begins with all revisions that the bucket keeps,
-        ``updates_only`` with the None. After the None, it ends when no change came for ``timeout``
-        seconds.
+        ``updates_only`` with the None. After the None, it ends when no change arrives for
+        ``timeout`` seconds.
 
         Raises:
             DataLossError: The bucket was deleted or created again, or a server lost data that it
@@ -311,10 +311,10 @@ class Bucket:
     def purge_deletes(self, older_than: Any = _HALF_AN_HOUR) -> int:
         """Remove the marks of deleted and purged keys with all earlier revisions.
 
-        Returns how many marks were removed. Of a mark younger than ``older_than`` only the earlier
-        revisions are removed. A value that is put at the same time stays, and a mark whose subject
-        has a wildcard: to purge that subject would purge all that it matches. Raises `OptionError`
-        if ``older_than`` is no duration.
+        Returns how many marks were removed. If a mark is younger than ``older_than``, only the
+        earlier revisions are removed. A value that is put at the same time stays, and a mark whose
+        subject has a wildcard: to purge that subject would purge all that it matches. Raises
+        `OptionError` if ``older_than`` is no duration.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         age = checked(Span(), "older_than", older_than)
@@ -602,7 +602,7 @@ def _check_exists(
 ) -> None:
     """Raise `StreamNotFound` when the bucket does not exist.
 
-    Any other outcome within so many seconds is ignored.
+    Any other outcome within ``seconds`` seconds is ignored.
     """
     subject = jsapi.subject(
         origin.api_prefix or connection.prefix,

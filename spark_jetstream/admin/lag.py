@@ -22,11 +22,11 @@ class ConsumerLag:
 
     ``pending`` messages are not delivered yet; ``ack_pending`` are delivered and not acknowledged,
     ``redelivered`` of them more than once. ``oldest`` is when the oldest message was stored that is
-    not processed, ``age`` how long ago that was by the server's clock; None when there is none,
-    when not asked for, and for ``deliver_policy`` ``last_per_subject``. While acknowledgements are
-    missing, it may be a message that was given up (``max_deliver``). ``spark_since`` is when a
-    Spark query took the consumer to show its progress (option ``durable``), None for others;
-    ``pending`` then counts what the query has not committed yet.
+    not processed, ``age`` how long ago that was by the server's clock. Both are None when there is
+    none, when not asked for, and for ``deliver_policy`` ``last_per_subject``. While
+    acknowledgements are missing, it may be a message that was given up (``max_deliver``).
+    ``spark_since`` is when a Spark query took the consumer to show its progress (option
+    ``durable``), None for others; ``pending`` then counts what the query has not committed yet.
     """
 
     stream: str
@@ -51,8 +51,8 @@ class OriginLag:
     """How far a mirror, or a stream with sources, lags behind one ``origin``.
 
     ``lag`` messages are not copied yet; it is 0 too when the origin was never reached: see
-    ``error`` and ``active``. ``active`` is how long ago a message or heartbeat came from the
-    origin; None for never.
+    ``error`` and ``active``. ``active`` is the time since the last message or heartbeat of the
+    origin; None if there was none.
     """
 
     stream: str

@@ -26,7 +26,7 @@ from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import BATCH, settings
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.client.inbox import Inbox, Pairs
+from spark_jetstream.client.inbox import Pairs
 from spark_jetstream.errors import (
     ApiError,
     DataLossError,
@@ -40,7 +40,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.protocol import commands, jsapi
-from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
+from spark_jetstream.protocol.direct_get import DirectBatch
 from spark_jetstream.protocol.features import DIRECT_BATCHES, FIRST_SINCE, MESSAGES_SINCE
 from spark_jetstream.protocol.jsapi import Endpoint
 from spark_jetstream.protocol.stream import SequenceRange
@@ -48,15 +48,16 @@ from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.protocol.wire import parse_status
 from spark_jetstream.streams.direct import AnswerRejected, read_direct, receive
 from spark_jetstream.streams.lookup import nearest_subject, search_time
+from spark_jetstream.streams.multi_last import (
+    ANSWER_BYTES,
+    MOST_SUBJECTS,
+    TOO_MANY,
+    take_answer,
+)
 
 log = logging.getLogger(__name__)
 
-_MOST_SUBJECTS = 1024  # of one Direct Get for the last message of each (nats-server)
-_TOO_MANY = 413  # status of a Direct Get that more subjects match
 _ATTEMPTS = 3  # at an answer of which messages were lost
-# The server's own limit of an answer is its max_pending, 64 MiB, sent without flow control. A
-# client that does not keep up counts as a slow consumer, and the server cuts its connection.
-_ANSWER_BYTES = 8 * 1024 * 1024  # of one answer
 _GONE = frozenset({10043, 10057})
 """Error codes of a deletion, for a message that does not exist and for one that must stay."""
 # The characters that the value of a header cannot have.
@@ -132,7 +133,7 @@ def store(
     """Publish a message and return what confirms it.
 
     Without a confirmation ``look`` is called, with the seconds that it may take, at most
-    ``look_time``: it raises when there is no such stream. During an election the message is sent
+    ``look_time``. It raises when the stream does not exist. During an election the message is sent
     again for option ``requestTimeout``: nothing was stored then.
     """
     connection = api.connection
@@ -566,15 +567,19 @@ def _last_of_each(
 ) -> list[StoredMessage]:
     """Return the last messages; ``limit`` is ``up_to_seq``, ``up_to_time`` or empty.
 
-    Raises what `_answer` raises.
+    Raises what `take_answer` raises.
     """
     subject = jsapi.subject(connection.prefix, jsapi.DIRECT_GET, stream)
     messages: list[StoredMessage] = []
     with connection.inbox(whole=True) as inbox:
         while True:
-            body = jsapi.request_body(multi_last=filters, max_bytes=_ANSWER_BYTES, **limit)
+            body = jsapi.request_body(multi_last=filters, max_bytes=ANSWER_BYTES, **limit)
             inbox.publish(subject, body, 1)
-            answer, end = _answer(connection, inbox, context)
+            runs, end = take_answer(connection, inbox, context)
+            answer = []
+            for run in runs:
+                for block, data in run.raw():
+                    answer.append(StoredMessage.from_direct(block, data, context))
             messages += answer
             # Nothing matches any more. A batch that finds
             # nothing ends with 404, without an end of batch.
@@ -593,42 +598,6 @@ def _last_of_each(
             limit = {"up_to_seq": end.up_to, "seq": answer[-1].seq + 1}
 
 
-def _answer(
-    connection: Connection,
-    inbox: Inbox,
-    context: str,
-) -> tuple[list[StoredMessage], EndOfBatch]:
-    """Return the messages of an answer, and its end.
-
-    Raises `AnswerRejected` when a message is missing.
-    """
-    messages: list[StoredMessage] = []
-    last = 0
-    lost = AnswerRejected(f"cannot {context}: messages of an answer were lost on the way")
-    while True:
-        for part in read_answers(receive(connection, inbox, context), inbox.subject):
-            if isinstance(part, EndOfBatch):
-                # The end names the last message, so a message
-                # that is lost just before it is noticed, too.
-                if part.code == jsapi.END_OF_BATCH and (part.last or 0) != last:
-                    raise lost
-                return messages, part
-            if not _continues(part, last):
-                raise lost
-            for block, data in part.raw():
-                messages.append(StoredMessage.from_direct(block, data, context))
-            last = int(part.sequences[-1])
-
-
-def _continues(part: DirectBatch, last: int) -> bool:
-    """Return whether no message is missing after sequence ``last``, nor between those of a part."""
-    # `sequences` has the sequence of each message, `previous` that of the message which the server
-    # sent before it (Nats-Last-Sequence); 0 before the first one of an answer.
-    first = int(part.previous[0])
-    gaps = part.previous[1:] != part.sequences[:-1]
-    return first == last and not gaps.any()
-
-
 def _refusal(stream: str, code: int, description: str, context: str) -> JetStreamError:
     status = f"{code} {description}".strip()
     if code == jsapi.NOT_FOUND:
@@ -644,7 +613,7 @@ def _refusal(stream: str, code: int, description: str, context: str) -> JetStrea
             f"cannot {context}: nobody answers direct gets of stream {stream}: "
             "does it exist, and is its allow_direct set"
         )
-    if code == _TOO_MANY:
-        reason = f"more than {_MOST_SUBJECTS:,} subjects match, which a server refuses"
+    if code == TOO_MANY:
+        reason = f"more than {MOST_SUBJECTS:,} subjects match, which a server refuses"
         return JetStreamError(f"cannot {context}: {reason}")
     return JetStreamError(f"cannot {context}: the server refused the direct get: {status}")

@@ -1,4 +1,4 @@
-"""What content of an object can be made of, and the files that it is written to."""
+"""The data for an object's content, and the files that content is written to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BinaryFile(Protocol):
     """A file that was opened for reading bytes."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Read up to so many bytes."""
+        """Read up to ``size`` bytes."""
 
 
 Data = bytes | bytearray | memoryview | Iterable[bytes] | BinaryFile

@@ -1,8 +1,8 @@
 """Meta messages and content of the objects of a bucket (ADR-20 "JetStream based Object Stores").
 
 `buckets.content_reader` checks the content, and reads the new version of an object that was
-replaced meanwhile. The stream's leader says which version an object has, so no second look is
-needed at one whose content is wrong: it is damaged.
+replaced meanwhile. The stream's leader says which version an object has. So an object whose content
+is wrong is damaged, and needs no second check.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _BATCH = 32  # chunks of one request; two are under way
 class ObjectReader:
     """Reads the objects of one bucket; ``stream`` is its stream.
 
-    Methods raise `StreamNotFound` when there is no bucket, and what `Api` raises; those that read
-    content also `MessageNotFound` when there is no such object, `DataLossError` when it is damaged,
-    and what `read_range` raises.
+    Methods raise `StreamNotFound` when the bucket does not exist, and what `Api` raises. Methods
+    that read content also raise `MessageNotFound` when the object does not exist, `DataLossError`
+    when it is damaged, and what `read_range` raises.
     """
 
     def __init__(self, api: Api, bucket: str) -> None:

@@ -1,8 +1,8 @@
 """Object Store buckets: list, create, change, seal, delete; the objects of one bucket.
 
-ADR-20 "JetStream based Object Stores". Of several writers the last one wins, and none removes
-content that a meta message refers to. Clients that do not check what they replace, such as nats-py,
-can write at the same time.
+ADR-20 "JetStream based Object Stores". If several writers store an object, the last one wins, and
+none removes content that a meta message refers to. Clients that do not check what they replace,
+such as nats-py, can write at the same time.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ObjectBucket:
     The first method sends the first request.
 
     A name is any text of up to 2,048 bytes; ``/`` has no meaning. All methods raise what `Api`
-    raises; `StreamNotFound` when there is no such bucket; `MessageNotFound` for an object that does
-    not exist or was deleted; `OptionError` for an argument that cannot be one.
+    raises, and `StreamNotFound` when the bucket does not exist. They raise `MessageNotFound` for an
+    object that does not exist or was deleted, and `OptionError` for an invalid argument.
     """
 
     def __init__(self, api: Api, bucket: str) -> None:
@@ -126,7 +126,7 @@ class ObjectBucket:
         """Return the objects of the bucket, then None once, then every change; without an end.
 
         Closing the iterator ends it. ``updates_only`` begins with the None. After the None, it ends
-        when no change came for ``timeout`` seconds.
+        when no change arrives for ``timeout`` seconds.
 
         Raises:
             DataLossError: The bucket was deleted or created again, or a server lost data that it
@@ -342,7 +342,7 @@ class ObjectBucket:
         """Change an object's name, description, headers, metadata; return it.
 
         None leaves a field as it is, an empty value removes it. With another name, the object has
-        both names for a moment; if the process is killed then, rename it once more before either
+        both names for a moment. If the process is killed then, rename it once more before either
         name is put or deleted, for they share their content. If another writer puts an object under
         the old name in that moment, only this package leaves the content alone. Raises
         `OptionError` when an object with the new name exists.
@@ -373,7 +373,7 @@ class ObjectBucket:
         The link leads to the object that has that name when the link is read.
 
         Raises:
-            MessageNotFound: There is no such object.
+            MessageNotFound: The object does not exist.
             OptionError: It is a link itself (readers follow only one), or ``name`` is the name of
                 an object.
         """

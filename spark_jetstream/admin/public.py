@@ -40,6 +40,7 @@ from spark_jetstream.admin.models.changes import Difference as Difference
 from spark_jetstream.admin.models.changes import differences as differences
 from spark_jetstream.admin.models.changes import merged as merged
 from spark_jetstream.admin.models.changes import update_body as update_body
+from spark_jetstream.admin.models.cluster import RescueReply as RescueReply
 from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER as DEFAULT_CONSUMER
 from spark_jetstream.admin.models.consumers import ConsumerConfig as ConsumerConfig
 from spark_jetstream.admin.models.consumers import ConsumerHandover as ConsumerHandover
@@ -107,6 +108,8 @@ from spark_jetstream.admin.models.trace import TraceReport as TraceReport
 from spark_jetstream.admin.models.trace import TraceServiceImport as TraceServiceImport
 from spark_jetstream.admin.models.trace import TraceStreamExport as TraceStreamExport
 from spark_jetstream.admin.objects import ObjectBucket as ObjectBucket
+from spark_jetstream.admin.schedules import Schedule as Schedule
+from spark_jetstream.admin.schedules import Schedules as Schedules
 from spark_jetstream.admin.schemas import schema as schema
 from spark_jetstream.admin.schemas import schema_faults as schema_faults
 from spark_jetstream.admin.schemas import schema_types as schema_types

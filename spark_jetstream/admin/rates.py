@@ -28,7 +28,7 @@ class StreamRate:
     A rate is None where the sample before does not have this stream, or has another one of this
     name. ``message_rate`` counts the sequences that the server has assigned, so a purge and limits
     do not lower it. ``byte_rate`` is exact where no message was removed meanwhile; else it is an
-    estimate, ``message_rate`` times the mean size of the messages that are there.
+    estimate, ``message_rate`` times the mean size of the messages in the stream.
     """
 
     stream: str

@@ -127,7 +127,7 @@ def restore(
 def _refuse_other_form(saved: Saved, config: StreamConfig) -> None:
     """Refuse another name or storage for a backup of a server before 2.15.
 
-    Such a backup is a copy of the server's files.
+    The backup is a copy of the server's files.
     """
     was = saved.config
     # A server would restore a stream of files into memory without its messages, and without an

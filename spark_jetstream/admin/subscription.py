@@ -1,4 +1,4 @@
-"""Core NATS: what comes at subjects, and the gaps in it; requests and replies.
+"""Core NATS: the messages at subjects, and the gaps in them; requests and replies.
 
 No stream takes part in them.
 """
@@ -59,14 +59,14 @@ SUBSCRIPTION_TIMES = SubscriptionTimes()
 
 
 class Subscription(Generic[M]):
-    """An iterator of what comes, and a context manager that ends it.
+    """An iterator of received messages, and a context manager that ends it.
 
     One thread uses it; any thread may call `close`.
 
     It survives the loss of the connection: a `Gap` reports the loss, another one the end of it, and
     ``gaps`` counts them. After a loss of more than option ``retryTimeout`` it raises `OutageError`.
-    When it ends by itself, the server has answered a ping, so all that came before was received;
-    otherwise the last item is a `Gap` without ``until``.
+    When it ends by itself, the server has answered a ping, so all messages before that were
+    received. If the server does not answer, the last item is a `Gap` without ``until``.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Subscription(Generic[M]):
         *,
         times: SubscriptionTimes = SUBSCRIPTION_TIMES,
     ) -> None:
-        """Subscribe. ``read`` takes a message and the time when it came, and returns the item."""
+        """Subscribe. ``read`` takes a message and the time of its arrival, and returns the item."""
         if timeout is not None and not timeout > 0:
             raise OptionError(f"timeout must be a number of seconds above 0, not {shown(timeout)}")
         if count is not None and not count > 0:

@@ -86,7 +86,7 @@ def _collect(
     subject: str,
     deadline: Deadline,
 ) -> MessageTrace:
-    """Return the reports that come until all are there, or the time is over."""
+    """Return the reports that arrive until none is missing, or the time is over."""
     reports: dict[str, TraceReport] = {}
     traced = MessageTrace(subject, reports)
     while not traced.complete:

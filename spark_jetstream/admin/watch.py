@@ -1,11 +1,11 @@
 """An endless read of a stream: each message once, in order.
 
 Reconnects, restarts of servers and lost consumers do not end it. It first returns the messages that
-the stream has when the watch begins, then those that are stored from then on. A message
-that is replaced before its turn is missing in the first part, and the one in its place comes in the
-second: so the second part begins before the None, which comes when a consumer has caught up with
-the writers. Both parts come from the readers of `streams.pull`, so that consumers are replaced and
-outages outlasted as everywhere; this module says how they pull, and what it asks the leader.
+the stream has when the watch begins, then those that are stored from then on. If a message is
+replaced before its turn, the first part lacks it, and the second part has its replacement. So the
+second part begins before the None, which is returned when a consumer has caught up with the
+writers. Both parts come from the readers of `streams.pull`, so that consumers are replaced and
+outages outlasted as everywhere. This module says how they pull, and what it asks the leader.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def watch(
 
     After the messages that the stream had at the beginning, it returns None once. Closing the
     iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
-    ``filters`` are subjects. After the None, it ends when no message came for ``timeout`` seconds;
-    without ``follow``, before the None, at the end of the stream.
+    ``filters`` are subjects. After the None, it ends when no message arrives for ``timeout``
+    seconds. Without ``follow`` it ends before the None, at the end of the stream.
 
     Raises:
-        StreamNotFound: At once: there is no such stream.
+        StreamNotFound: At once: the stream does not exist.
         DataLossError: The stream was deleted or created again, or a server lost data that it had.
         OutageError: The server was away for longer than option ``retryTimeout``.
         ApiError: Error 10138: the filters overlap; and other errors that do not pass.
@@ -138,10 +138,10 @@ def _present(
 def _follow(
     api: Api, part: SequenceRange, how: PullSettings, info: StreamInfo, timeout: float, *, new: bool
 ) -> Iterator[StoredMessage | None]:
-    """Return None, then what is stored, until no message came for so many seconds.
+    """Return None, then the messages stored since, until none arrives for ``timeout`` seconds.
 
-    ``info`` is the stream before that. Unless ``new``, what was stored since then comes before the
-    None.
+    ``info`` is the stream before that. Unless ``new``, messages that were stored since then come
+    before the None.
     """
     # `last` remembers the last message across consumers: each new one begins after it.
     last = _Last(api, part, info)

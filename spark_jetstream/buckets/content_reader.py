@@ -145,7 +145,7 @@ class ContentReader:
         self._attempts = attempts
 
     def readings(self, versions: Sequence[ObjectVersion]) -> Iterator[Reading]:
-        """Yield a read of these versions of one stream, then reads of those that were not right.
+        """Yield a read of these versions of one stream, then reads of objects with wrong content.
 
         The caller exhausts `Reading.chunks` of each. Raises `JetStreamError` for an object that is
         replaced each time it is read, and what ``read``, ``newest`` and ``lost`` raise.

@@ -42,7 +42,7 @@ WRONG_REVISION = RefusalCode.WRONG_LAST_SEQUENCE.value
 """Error code of a message whose expected revision is not the latest one."""
 
 OPERATIONS: tuple[str, ...] = ("PUT", "DELETE", "PURGE")
-"""What is done to a key, as people read it."""
+"""The changes to a key, as people read them."""
 OPERATION_HEADERS: Mapping[str, Mapping[str, str]] = {
     "PUT": {},
     "DELETE": {"KV-Operation": "DEL"},
@@ -78,8 +78,8 @@ class Origin:
     """The bucket that stores the writes to a bucket: the one that it is a mirror of, or itself.
 
     ``api_prefix`` is where the API of that stream answers, None where the connection's does.
-    ``write_prefix`` is what a key's subject begins with when it is published; behind a JetStream
-    domain, and with another account's JetStream, that is not how it begins where it is stored.
+    ``write_prefix`` begins the subject on which a key is published. The subject on which the key is
+    stored may begin otherwise: behind a JetStream domain, and with another account's JetStream.
     """
 
     bucket: str

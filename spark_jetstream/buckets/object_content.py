@@ -106,6 +106,6 @@ class Assembly:
             self._next[index] = end
 
     def column(self) -> pa.BinaryArray:
-        """Return the contents, in the order of the objects; bytes that never came are arbitrary."""
+        """Return the contents, in the order of the objects; bytes not received are arbitrary."""
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._buffer)]
         return pa.Array.from_buffers(pa.binary(), len(self._ends), buffers)

@@ -4,19 +4,19 @@ Whenever a writer is killed, readers see the old object or the new one, and no c
 A writer:
 
 1. Reads the meta message that the object has now, if any.
-2. Notes under which ids chunks of the object may be from now on: the id of the version that it
-   replaces, its new id, and the ids of an earlier note, whose writers were killed or still write.
-   The note is one message, stored only in place of the note that the writer read
+2. Notes under which ids chunks of the object may be from now on. They are the id of the version
+   that it replaces, its new id, and the ids of an earlier note, whose writers were killed or still
+   write. The note is one message, stored only in place of the note that the writer read
    (`Nats-Expected-Last-Subject-Sequence`).
-3. Stores the chunks under the new id, and looks whether the first one is still there.
+3. Stores the chunks under the new id, and checks whether the stream still has the first one.
 4. Stores the meta message, only in place of the one that it read. From here on readers see the new
    object, and another writer that noted its ids before cannot store its meta message.
-5. Removes the chunks under all other ids of the note, then the note. If the note is gone, it looks
-   whether its chunks are still there: where another object had the name and lost it in between, no
-   sequence tells that.
+5. Removes the chunks under all other ids of the note, then the note. If the note is gone, it checks
+   whether the stream still has its chunks: no sequence shows that another object had the name and
+   lost it in between.
 
-An upload that was refused in part, cut off, or not answered in time is given up as a whole, and
-started again under another id. docs/objects.md says what a killed writer leaves.
+The writer gives an upload up as a whole if it was refused in part, cut off, or not answered in
+time. It starts again under another id. See docs/objects.md for the leftovers of a killed writer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The layout of an Object Store bucket (ADR-20 "JetStream based Object Stores"). Pure.
 
 The bucket `B` is the stream `OBJ_B`. Each object has one meta message, JSON, on a subject made of
-its name, where the newest takes the place of all others (`Nats-Rollup: sub`); and its content in
-chunks, raw bytes in stream order, on a subject made of a fresh id (`nuid`), so that a new version
-never mixes with the one it replaces.
+its name; the newest replaces all others (`Nats-Rollup: sub`). Its content is in chunks, raw bytes
+in stream order, on a subject made of a fresh id (`nuid`). So a new version never mixes with the one
+it replaces.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Fields(BaseModel):
 
 
 class ObjectLink(_Fields):
-    """What a link stands for: an object, or with an empty name a whole bucket."""
+    """The target of a link: an object, or with an empty name a whole bucket."""
 
     bucket: Annotated[_Token, Field(min_length=1)]
     name: str = ""
@@ -134,11 +134,11 @@ class ObjectOptions(_Fields):
 
 
 class ObjectMeta(_Fields):
-    """What a meta message says of one object.
+    """The fields of the meta message of one object.
 
     `size` is in bytes; `digest` is text as `digest_text` makes it, "" without one; `nuid` names the
     chunks (`chunk_subject`). `headers` and `metadata` are the user's. A link has no content of its
-    own. Of a `deleted` object only the name is left.
+    own. A `deleted` object has only its name left.
     """
 
     bucket: _Token = ""

@@ -26,7 +26,7 @@ def find_bucket(
     """Return the state of the stream of a bucket, and the subject filters of a read (empty: all).
 
     ``keys`` is as `bucket_filters` has it. Sends one STREAM.INFO, and more if a server answers that
-    no majority follows. Raises `OptionError` if there is no such bucket, and what `settled_info`
+    no majority follows. Raises `OptionError` if the bucket does not exist, and what `settled_info`
     raises.
     """
     if keys is None:

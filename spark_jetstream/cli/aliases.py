@@ -48,6 +48,7 @@ COMMANDS: Table = {
     ),
     "consumer": _names(f"{_CHANGES} {_LOOKS} cp=copy query=find state=info"),
     "counter": _names("list=ls l=ls increment=incr i=incr"),
+    "schedule": _names("list=ls l=ls delete=rm del=rm remove=rm cancel=rm"),
     "schema": _names("search=ls find=ls info=show view=show check=validate"),
     "kv": _names("new=add list=ls status=info view=info"),
     "object": _names(f"{_CHANGES} {_LOOKS} show=info status=info"),
@@ -90,7 +91,8 @@ COMMAND_HINTS: Table = _hints(
             ),
             "cluster r raft stream-check consumer-check": (
                 "use `stream info` to see the cluster of a stream, or `stream step-down`, "
-                "`consumer step-down` or `cluster step-down` to move a leader"
+                "`consumer step-down` or `cluster step-down` to move a leader, and `cluster evacuate` or "
+                "`cluster remove` to take a server away"
             ),
             "account config generate gen mappings mapping passwd mkpasswd pass password": (
                 "this tool does not configure servers; use the tool nats for it"
@@ -103,13 +105,14 @@ COMMAND_HINTS: Table = _hints(
         },
         "stream": {
             "graph": "use `lag` with the name of the stream and --watch",
-            "cluster c": "use `stream step-down` to move the leader, or `stream peer-remove` to "
-            "remove a server",
+            "cluster c": "use `stream step-down` to move the leader, `stream peer-remove` to remove "
+            "a server, with --evacuate once another one has a copy, or `stream cancel-move`",
         },
         "consumer": {
             "sub": "use `consumer next` to receive the messages of a consumer",
             "graph": "use `lag` with the name of the stream and --watch",
-            "cluster c": "use `consumer step-down` to move the leader",
+            "cluster c": "use `consumer step-down` to move the leader, or `consumer peer-remove` to "
+            "remove a server",
         },
     }
 )

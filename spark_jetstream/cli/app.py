@@ -1,4 +1,4 @@
-"""What all commands share: connection options, ``--json``, and exit codes.
+"""The parts that all commands share: connection options, ``--json``, and exit codes.
 
 A command is a function whose first parameter is the `Run`; its other parameters are arguments and
 options for typer. `command` adds the shared options, so a user may write them anywhere on the line.

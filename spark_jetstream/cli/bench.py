@@ -76,11 +76,11 @@ def measure(
 ) -> None:
     """Measure, without Spark, a task of the sink and of the source.
 
-    It writes to a stream of its own, which is deleted at the end, whatever happens. With SUBJECT,
-    if a stream stores it, the command asks, writes to that stream, and reads what it wrote: the
-    messages stay there, and by the limits of the stream others may go. Several --subjects are
-    SUBJECT.0, SUBJECT.1 and so on. What a job reaches also depends on Spark, on its tasks side by
-    side, and on who else uses the servers.
+    It writes to a stream of its own, which is deleted at the end, whatever happens. If a stream
+    stores SUBJECT, the command asks, writes to that stream, and reads its messages back. They stay
+    in the stream, and by its limits others may go. Several --subjects are SUBJECT.0, SUBJECT.1 and
+    so on. The speed of a job also depends on Spark, on its tasks side by side, and on the other
+    users of the servers.
     """
     from spark_jetstream import bench
 

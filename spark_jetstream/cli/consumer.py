@@ -347,8 +347,8 @@ def edit(
 ) -> None:
     """Change a consumer, after showing the differences and asking.
 
-    What you do not name stays as it is. What the server can never change is refused with the
-    reason, and then nothing is changed at all.
+    Fields that you do not name stay as they are. A change that the server can never make is refused
+    with the reason, and then nothing is changed at all.
     """
     changes = _over(_over({}, arguments.file_fields(config)), fields)
     if not changes:
@@ -526,10 +526,10 @@ def show_next(
     ] = None,
     raw: Raw = False,
 ) -> None:
-    """Print messages of a pull consumer: those that are there, or the first that come within --wait.
+    """Print messages of a pull consumer: the pending ones, or the first that arrive within --wait.
 
-    This is for a look at messages, not for processing a stream. The command acknowledges them, so
-    that no other client gets them, unless you give --no-ack. It ends with 1 if nothing comes.
+    This command shows messages; it is not for processing a stream. It acknowledges them, so that no
+    other client gets them, unless you give --no-ack. It ends with 1 if no message arrives.
     """
     # Before any message is taken from the consumer.
     _check_answer(ack, no_ack, delay, reason)
@@ -598,7 +598,7 @@ def unpin(
 ) -> None:
     """Unpin the client of a priority group. Needs server 2.11.
 
-    The server pins the next client that pulls. Fails if the consumer has no such group.
+    The server pins the next client that pulls. Fails if the consumer does not have the group.
     """
     run.admin.consumers.unpin(stream, consumer, group)
     noun = f"consumer {consumer} of stream {stream}"
@@ -629,4 +629,29 @@ def step_down(
         run.admin.consumers,
         {"stream": stream, "consumer": consumer},
         preferred,
+    )
+
+
+@command(consumers, "peer-remove", example="consumer peer-remove ORDERS billing n3")
+def remove_peer(
+    run: Run,
+    stream: StreamName,
+    consumer: ConsumerName,
+    server: Annotated[str, Argument(help="Name of the server.")],
+    evacuate: Annotated[
+        bool,
+        Option("--evacuate", help="Once another server is up to date."),
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Move a consumer off a server; the cluster chooses another one. Needs server 2.15."""
+    noun = f"consumer {consumer} of stream {stream}"
+    run.out.confirm(f"Remove server {server}, and its copy, from {noun}?", force=force)
+    run.admin.consumers.remove_peer(stream, consumer, server, evacuate=evacuate)
+    once = ", once another one is up to date" if evacuate else ""
+    run.out.done(
+        f"server {server} no longer keeps {noun}{once}",
+        stream=stream,
+        consumer=consumer,
+        removed=server,
     )

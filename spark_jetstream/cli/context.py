@@ -70,10 +70,11 @@ def save(
 ) -> None:
     """Store the connection options of this command as a context, for --context and for the nats tool.
 
-    What is not given stays as it is in a context of this name. NATS_* variables are not stored. The
-    file can be read by its owner alone. The shell's history keeps a secret that you type: write
-    env://VARIABLE or file://PATH in its place, as in --password env://PRODUCTION_PASSWORD; the
-    context then holds that, and is read with the secret in its place.
+    Options that you do not give stay as they are in a context of this name. NATS_* variables are
+    not stored. The file can be read by its owner alone. The shell's history keeps a secret that you
+    type. Write env://VARIABLE or file://PATH in its place, as in --password
+    env://PRODUCTION_PASSWORD. The context then holds that text, and is read with the secret in its
+    place.
     """
     from spark_jetstream.admin import JetStreamAdmin
     from spark_jetstream.options.connection import ConnectionOptions

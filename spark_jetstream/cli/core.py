@@ -74,8 +74,8 @@ def request(
 ) -> None:
     """Send a request, and print its replies. Templates are those of pub.
 
-    Ends with 3 when nobody listens, or no reply came within --timeout, and with 1 after fewer
-    replies than --replies.
+    Ends with 3 when nobody listens, or when no reply arrives within --timeout, and with 1 after
+    fewer replies than --replies.
     """
     run.out.check_raw(raw)
     # A request is one message, so {{Count}} is 1.

@@ -76,8 +76,8 @@ def watch(
     """Print advisories and metrics as they come, until Ctrl-C; with --json an object a line, as the server sent it.
 
     The server does not store events. When the connection was lost, and some may be missing, a line
-    says so (in JSON with the type spark_jetstream.event.v1.gap), on standard error as well, and the
-    exit code at the end is 1.
+    says so, on standard error as well. In JSON the line has the type spark_jetstream.event.v1.gap.
+    The exit code at the end is then 1.
     """
     from spark_jetstream.admin.event_text import cloud_event, event_json
 

@@ -121,7 +121,7 @@ def _ordered(names: Collection[str], common: Sequence[str]) -> list[str]:
 
 
 def _given_fields(options: Mapping[str, FieldInfo], given: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of fields out of ``given``, and return the values of those that are set."""
+    """Take the options of fields out of ``given``, and return the values that are set."""
     fields: dict[str, Any] = {}
     for name, info in options.items():
         value = given.pop(f"{_BEFORE}{name}")

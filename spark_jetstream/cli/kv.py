@@ -204,8 +204,8 @@ def edit(
 ) -> None:
     """Change a bucket, after showing what changes of its stream, and asking.
 
-    What you do not name stays as it is. A smaller history or a shorter ttl removes revisions at
-    once.
+    Fields that you do not name stay as they are. A smaller history or a shorter ttl removes
+    revisions at once.
     """
     buckets.edit(run, run.admin.kv, bucket, fields, force=force, dry_run=dry_run)
 

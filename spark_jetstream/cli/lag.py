@@ -110,7 +110,7 @@ def _too_many(count: int, most: int | None, noun: str) -> list[str]:
 
 
 def _silent(admin: JetStreamAdmin, lag: OriginLag, most: Nanoseconds) -> list[str]:
-    """Return a sentence about an origin from which nothing came for longer than ``most``."""
+    """Return a sentence about an origin that has sent nothing for longer than ``most``."""
     # None: the origin was never heard of.
     if lag.active is not None:
         if lag.active <= most:
@@ -166,16 +166,16 @@ def show(
 ) -> None:
     """Show how far consumers are behind, and compare it with limits.
 
-    Each consumer has the number of messages yet to be delivered, of those that wait for their
-    acknowledgement, of those among them that were delivered again, and the age of the oldest
-    message not processed, by the server's clock.
+    Each consumer is shown with three counts: the messages yet to be delivered, the messages that
+    wait for their acknowledgement, and how many of these were delivered again. It is also shown
+    with the age of the oldest message not processed, by the server's clock.
 
     A durable that keeps the position of a Spark query is shown with the time since when it does.
     Its pending messages are those that the query has not committed.
 
     An age that cannot be told (deliver policy last_per_subject) exceeds --max-age. With --origins
-    the limits hold for mirrors and sources as well: what they have yet to copy, and for how long
-    nothing came; an error exceeds any limit.
+    the limits hold for mirrors and sources as well: for the messages that they have yet to copy,
+    and for the time since the origin last sent anything. An error exceeds any limit.
 
     JSON has ages in seconds. With --watch it is an object a line. Ctrl-C ends the watch with 130,
     an exceeded limit with 1, and a server that does not answer with 3.

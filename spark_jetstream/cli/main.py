@@ -44,6 +44,7 @@ try:
     from spark_jetstream.cli.object import objects
     from spark_jetstream.cli.output import Output
     from spark_jetstream.cli.pub import pub
+    from spark_jetstream.cli.schedule import schedules
     from spark_jetstream.cli.schema import schemas
     from spark_jetstream.cli.server import server
     from spark_jetstream.cli.stream import find, streams
@@ -80,7 +81,7 @@ def _print_version(wanted: bool) -> None:
 def _root(ctx: typer.Context, **given: Any) -> None:
     """Read and write NATS JetStream with Apache Spark, and administer it.
 
-    Options that come before the command count for it as well, as with the nats CLI.
+    Options before the command count for it as well, as with the nats CLI.
     """
     ctx.obj = {"options": connection_options(given), "as_json": given["as_json"]}
 
@@ -169,6 +170,7 @@ admin = (
     core,
     traces,
     counter,
+    schedules,
     kv,
     objects,
     lag,

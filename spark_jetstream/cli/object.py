@@ -219,7 +219,7 @@ def edit(
 ) -> None:
     """Change a bucket, after showing what changes of its stream, and asking.
 
-    What you do not name stays as it is. A shorter ttl removes objects at once.
+    Fields that you do not name stay as they are. A shorter ttl removes objects at once.
     """
     buckets.edit(run, run.admin.objects, bucket, fields, force=force, dry_run=dry_run)
 
@@ -282,7 +282,7 @@ def get(
 ) -> None:
     """Write an object, or the target of a link, to a file. The file appears when all of it has come and is correct.
 
-    What goes to standard output is correct if the command ends with 0; discard it if the command
+    The content on standard output is correct if the command ends with 0; discard it if the command
     ends with 1.
     """
     from spark_jetstream.options.values import file_path
@@ -384,7 +384,7 @@ def describe(
     headers: Headers = None,
     metadata: Metadata = None,
 ) -> None:
-    """Change the name, description, headers or metadata of an object. What you do not name stays as it is.
+    """Change the name, description, headers or metadata of an object. Fields that you do not name stay as they are.
 
     Headers and metadata are each replaced as a whole; an empty one removes them.
     """

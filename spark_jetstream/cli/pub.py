@@ -57,9 +57,9 @@ def publish(
 ) -> None:
     """Publish messages, and print where streams have stored them.
 
-    Templates as in the nats CLI make the messages differ: {{Count}} is the number of the message;
-    {{Time}}, {{TimeStamp}}, {{Unix}} and {{UnixNano}} are the present time; {{ID}} is unique;
-    {{Random 5 10}} is 5 to 10 random letters and digits.
+    Templates as in the nats CLI make the messages differ. The number of the message replaces
+    {{Count}}. A unique id replaces {{ID}}, and 5 to 10 random letters and digits replace {{Random 5
+    10}}. The present time replaces {{Time}}, {{TimeStamp}}, {{Unix}} and {{UnixNano}}.
 
     Every message waits for its acknowledgement, many at a time. When no stream captures the
     subject, the command ends with 1. After a lost connection it sends messages without an

@@ -100,8 +100,8 @@ def show_names(run: Run, subject: OfSubject = None) -> None:
 def info(run: Run, stream: StreamName) -> None:
     """Show the configuration and the state of a stream.
 
-    Of the configuration that is the main fields, and those that differ from their defaults. JSON is
-    the server's whole reply.
+    It shows the main fields of the configuration, and those that differ from their defaults. JSON
+    is the server's whole reply.
     """
     stream_info = run.admin.streams.load(stream)
     title = f"Stream {stream_info.config.name}"
@@ -310,8 +310,8 @@ def edit(
 ) -> None:
     """Change a stream: shows what changes, and what cannot be undone, and asks.
 
-    An option replaces its field as a whole: all subjects, all metadata. What is not given stays as
-    it is.
+    An option replaces its field as a whole: all subjects, all metadata. Fields that you do not give
+    stay as they are.
     """
     changes = {**arguments.file_fields(config), **fields}
     if not changes:
@@ -385,8 +385,8 @@ def apply(
     """Create and change streams and consumers as files describe them: shows the plan, asks, and carries it out.
 
     A description is the configuration of a stream, with a list consumers beside its fields; "stream
-    export" writes one. What "stream info --json" prints, here or by the nats command, is one too. A
-    second run changes nothing. Streams that no file names stay as they are. If a single field
+    export" writes one. The output of "stream info --json", here or by the nats command, is one too.
+    A second run changes nothing. Streams that no file names stay as they are. If a single field
     cannot be changed, the command changes nothing and ends with 1.
     """
     # All requests of the plan only look. Nothing is changed until the user has agreed.
@@ -628,7 +628,7 @@ def remove_peer(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
+    """Remove a server from the peers of a stream; the cluster chooses another one, if it has one."""
     run.out.confirm(f"Remove server {server}, and its copy, from stream {stream}?", force=force)
     run.admin.streams.remove_peer(stream, server, evacuate=evacuate)
     # Without --evacuate the server drops the copy at once: a stream with one replica loses its

@@ -85,14 +85,14 @@ def show(
     ] = False,
     interval: Annotated[
         Nanoseconds,
-        duration_option("--interval", "--every", help="The time between two looks."),
+        duration_option("--interval", "--every", help="The time between two refreshes."),
     ] = _EVERY,
     sort: Annotated[Sort, Option(help="The order of the streams.")] = "rate",
     rows: Annotated[
         int | None,
         Option(
             min=1,
-            help="Show so many streams at most; default: as fit on the terminal, without one 20.",
+            help="Show at most this number of streams; default: as fit on the terminal, without one 20.",
         ),
     ] = None,
 ) -> None:
@@ -104,12 +104,12 @@ def show(
     for some streams or consumers, which it names. With --json it prints an object a line, and a single
     one with --once.
 
-    Each look asks for the list of streams, a page of 256 streams in a request, and for the
-    consumers of the streams that are shown. With names it asks for these streams alone.
+    Each refresh requests the list of streams, a page of 256 streams in a request, and the consumers
+    of the streams that are shown. With names it requests these streams alone.
 
-    A durable that keeps the position of a Spark query is shown with the time since when it does:
-    its pending messages are those that the query has not committed, and its messages a second the
-    sequences that it has.
+    A durable that keeps the position of a Spark query is shown with the time since when it does.
+    Its pending messages are those that the query has not committed. Its messages a second are the
+    sequences that the query has committed.
     """
     if interval < _SECOND // 10:
         raise BadParameter(f"{interval} is less than 100ms", param_hint="--interval")
@@ -138,7 +138,7 @@ def wait(seconds: float) -> None:
 
 
 class _Watch:
-    """Looks at streams and consumers, and compares each look with the one before."""
+    """Reads the states of streams and consumers, and compares them with the states before."""
 
     def __init__(self, admin: JetStreamAdmin, names: Sequence[str], sort: Sort) -> None:
         from spark_jetstream.admin.rates import Sample
@@ -151,7 +151,7 @@ class _Watch:
         self._unanswered: list[ServerBusy] = []
 
     def look(self, room: _Room) -> _View:
-        """Ask for the states now. Raises `JetStreamError`; the next look compares all the same."""
+        """Ask for the states now. Raises `JetStreamError`; the next call compares all the same."""
         from spark_jetstream.admin.rates import Sample, consumer_rates, stream_rates
 
         self._unanswered = []
@@ -266,7 +266,7 @@ def _paper(rows: int | None) -> Callable[[], _Room]:
 
 @dataclass(frozen=True)
 class _Outage:
-    """A look that had no answer."""
+    """A request for the states that had no answer."""
 
     since: str
     reason: str

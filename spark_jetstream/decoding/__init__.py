@@ -1,1 +1,1 @@
-"""Payloads of a schema: JSON, Avro and Protobuf as columns of a frame."""
+"""Payloads of a schema: JSON, Avro and Protobuf as columns of a frame, and columns as payloads."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from spark_jetstream.decoding.columns import schema_argument, struct_of
+from spark_jetstream.decoding.registry import SchemaRegistry
+from spark_jetstream.decoding.registry_client import KINDS, RegisteredSchema, RegistryClient
+from spark_jetstream.decoding.schemas_by_id import SchemasById
 from spark_jetstream.errors import SchemaError
 
 try:
     from fastavro import parse_schema, schemaless_reader
-    from fastavro.schema import SchemaParseException, expand_schema
+    from fastavro.schema import SchemaParseException
 except ImportError as error:
     raise ModuleNotFoundError(
-        "decoding Avro needs fastavro: pip install 'spark-jetstream[avro]', on every node",
+        "Avro needs the library fastavro: pip install 'spark-jetstream[avro]', on every node",
         name="fastavro",
     ) from error
 
@@ -41,6 +44,7 @@ _LOGICAL: Mapping[Any, pa.DataType] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 _DECIMAL = ("bytes", "fixed")
+_NO_LOGICAL_TYPE = "without a logical type"
 # Unions of these types have a type of Spark, which holds the values of all of them.
 _WIDENED = (({"int", "long"}, pa.int64()), ({"float", "double"}, pa.float64()))
 
@@ -49,8 +53,8 @@ class AvroReader:
     """Reads records of several versions of a schema as records of the last one.
 
     The rules are those of Avro 1.12, Schema Resolution. Raises `SchemaError` if a schema is not
-    Avro's, is no record, has a type that Spark lacks, or a field's logical type differs between two
-    versions: fastavro reads by the writer's.
+    Avro's, is no record, or has a type that Spark lacks. It is also raised if the logical type of a
+    field differs between two versions, because fastavro reads by the writer's.
     """
 
     expected = "one Avro record"
@@ -61,9 +65,9 @@ class AvroReader:
         logical_types: dict[str, tuple[str, str]] = {}
         for version, schema in schemas.items():
             where = schema_argument(version)
-            self._parsed[version], record = _parse(schema, where)
+            self._parsed[version], record = parsed_record(schema, where)
             walk = _Walk(where)
-            self.fields: pa.StructType = walk.arrow_type(record, "")
+            self.fields: pa.StructType = walk.of_record(record)
             for field, logical in walk.logical.items():
                 # fastavro makes values by the logical type of the writer: all versions must have
                 # the same.
@@ -78,30 +82,146 @@ class AvroReader:
 
         Raises what fastavro raises, and `ValueError` for bytes after the record.
         """
-        source = io.BytesIO(payload)
         # Records of the last version need no resolution.
         resolved = None if version == self._last else self._parsed[self._last]
-        record = schemaless_reader(source, self._parsed[version], resolved)
-        if source.tell() < len(payload):
-            raise ValueError("there are bytes after the record")
-        return record  # type: ignore[return-value]  # the schema is that of a record
+        return _record_of(payload, self._parsed[version], resolved)
 
 
-def _parse(schema: Any, where: str) -> tuple[Any, dict[str, Any]]:
+class RegisteredAvroReader:
+    """Reads records whose schemas a registry has as records of one schema, the reader's.
+
+    The rules are those of Avro 1.12, Schema Resolution. ``referenced`` has the schemas that the
+    reader's refers to. Raises `SchemaError` as `AvroReader` does.
+    """
+
+    expected = "one Avro record"
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: Any,
+        referenced: Collection[str] = (),
+    ) -> None:
+        self._client = RegistryClient(registry)
+        # Of each writer's schema: itself, and the one to resolve it to.
+        self._writers: SchemasById[tuple[Any, Any]] = SchemasById(self._client, KINDS["avro"])
+        where = schema_argument("")
+        self._parsed, record = parsed_record(schema, where, referenced)
+        self.fields: pa.StructType = record_type(record, where)
+        self._logical_types = _logical_types(record)
+
+    def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
+        """Return the fields of a record that was written by the schema with the id ``version``.
+
+        Raises what fastavro raises, `ValueError` for bytes after the record, `PayloadFault` for a
+        schema that the registry does not have or that does not fit, and `RegistryError`.
+        """
+        writer, reader = self._writers.get(version, self._writer)
+        return _record_of(payload, writer, reader)
+
+    def _writer(self, schema: RegisteredSchema) -> tuple[Any, Any]:
+        where = f"schema {schema.id} of the registry"
+        others = [other.text for other in self._client.referenced(schema).values()]
+        parsed, record = parsed_record(schema.text, where, others)
+        # fastavro makes values by the logical type of the writer.
+        for field, written in _logical_types(record).items():
+            wanted = self._logical_types.get(field, written)
+            if written != wanted:
+                types = f"field {field} is {_listed(written)}, and {_listed(wanted)}"
+                raise SchemaError(f"{where}: {types} in argument schema")
+        # Records of the reader's schema need no resolution.
+        return parsed, None if parsed == self._parsed else self._parsed
+
+
+def _record_of(payload: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
+    """Return a record. Raises what fastavro raises, and `ValueError` for bytes after the record."""
+    source = io.BytesIO(payload)
+    record = schemaless_reader(source, writer, reader)
+    if source.tell() < len(payload):
+        raise ValueError("there are bytes after the record")
+    return record  # type: ignore[return-value]  # the schema is that of a record
+
+
+def parsed_record(
+    schema: Any,
+    where: str,
+    referenced: Collection[str] = (),
+) -> tuple[Any, dict[str, Any]]:
     """Return a schema as fastavro reads by it, and with each name replaced by the type it names.
 
-    Raises `SchemaError`.
+    ``referenced`` are the texts of schemas whose names it uses, each after those whose names they
+    use. Raises `SchemaError`.
     """
+    names: dict[str, Any] = {}
+    expanded_names: dict[str, Any] = {}
     try:
+        for text in referenced:
+            other = _without_other_logical_types(json.loads(text))
+            parse_schema(other, names)
+            parse_schema(other, expanded_names, expand=True)
         text = schema if isinstance(schema, str) else json.dumps(schema)
         plain = _without_other_logical_types(json.loads(text))
-        parsed = parse_schema(plain)
-        expanded: Any = expand_schema(plain)
-    except (SchemaParseException, ValueError, TypeError, KeyError) as error:
+        parsed = parse_schema(plain, names)
+        expanded: Any = parse_schema(plain, expanded_names, expand=True)
+    except (
+        SchemaParseException,
+        ValueError,
+        TypeError,
+        KeyError,
+        # Of a name that is no text, and of schemas that are too deep.
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise SchemaError(f"{where} is not a schema of Avro: {error}") from error
     if not isinstance(expanded, dict) or expanded.get("type") != "record":
         raise SchemaError(f"{where} is not a schema of Avro records")
     return parsed, expanded
+
+
+def _logical_types(record: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return the logical types of the fields of an expanded schema, by their paths with dots.
+
+    A field is there under its aliases, too. A union may have several.
+    """
+    found: dict[str, set[str]] = {}
+    pending: list[tuple[Any, str]] = [(record, "")]
+    while pending:
+        schema, field = pending.pop()
+        if not isinstance(schema, list | dict):
+            schema = {"type": schema}
+        parts = _parts(schema, field)
+        if parts is None:
+            found.setdefault(field, set()).add(schema.get("logicalType") or _NO_LOGICAL_TYPE)
+        else:
+            pending += parts
+    return found
+
+
+def _parts(schema: Any, field: str) -> list[tuple[Any, str]] | None:
+    """Return the schemas within one, with the paths of their fields; None if it is primitive."""
+    if isinstance(schema, list):
+        return [(kind, field) for kind in schema if kind not in ("null", {"type": "null"})]
+    if schema["type"] == "array":
+        return [(schema["items"], field)]
+    if schema["type"] == "map":
+        return [(schema["values"], field)]
+    if schema["type"] != "record":
+        return None
+    path = f"{field}." if field else ""
+    return [
+        (member["type"], f"{path}{name}")
+        for member in schema["fields"]
+        for name in (member["name"], *member.get("aliases", ()))
+    ]
+
+
+def _listed(logical_types: set[str]) -> str:
+    return " or ".join(sorted(logical_types))
+
+
+def record_type(record: Mapping[str, Any], where: str) -> pa.StructType:
+    """Return the Arrow type of an expanded schema. Raises `SchemaError` if Spark lacks it."""
+    return _Walk(where).of_record(record)
 
 
 class _Walk:
@@ -112,8 +232,18 @@ class _Walk:
         # Of each field of a primitive type; fields of records have paths with dots.
         self.logical: dict[str, str] = {}
 
+    def of_record(self, record: Mapping[str, Any]) -> pa.StructType:
+        """Return the Arrow type of the schema. Raises `SchemaError`."""
+        try:
+            return self.arrow_type(record, "")
+        except SchemaError:
+            raise
+        # fastavro checks neither that a name is a text nor that a precision is a number.
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise SchemaError(f"{self.where} is not a schema of Avro: {error}") from error
+
     def arrow_type(self, schema: Any, field: str) -> pa.DataType:
-        """Return the Arrow type of ``field``. Raises `SchemaError` if Spark has no such type."""
+        """Return the Arrow type of ``field``. Raises `SchemaError` if Spark lacks the type."""
         if isinstance(schema, list):
             return self._union(schema, field)
         if not isinstance(schema, dict):
@@ -141,7 +271,7 @@ class _Walk:
 
     def _primitive(self, schema: Mapping[str, Any], field: str) -> pa.DataType:
         logical = schema.get("logicalType")
-        self.logical[field] = logical or "without a logical type"
+        self.logical[field] = logical or _NO_LOGICAL_TYPE
         if logical != "decimal":
             name = schema["type"]
             return _LOGICAL.get((name, logical), _PRIMITIVE[name])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType
 
-from spark_jetstream.errors import OptionError, SchemaError
+from spark_jetstream.errors import OptionError, RegistryError, SchemaError
 
 
 class Decoded(NamedTuple):
@@ -26,6 +27,10 @@ class Decoded(NamedTuple):
     fault: Column
 
 
+class PayloadFault(Exception):
+    """A payload that cannot be read; the text is the whole error of its row."""
+
+
 class PayloadReader(Protocol):
     """A reader of the payloads of one format. Spark sends it to its workers."""
 
@@ -35,12 +40,13 @@ class PayloadReader(Protocol):
 
     @property
     def expected(self) -> str:
-        """What a payload must be, for the error: ``one Avro record``."""
+        """The form that a payload must have, for the error: ``one Avro record``."""
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
         """Return the fields of a payload.
 
-        The library may raise any exception for bytes that it cannot read.
+        The library may raise any exception for bytes that it cannot read. A `PayloadFault` has the
+        row's error, and a `RegistryError` fails the task.
         """
 
 
@@ -69,20 +75,29 @@ def refuse_equal_names(where: str, fields: Collection[str]) -> None:
         raise SchemaError(f"{where}: two of its fields have one name to Spark ({listed})")
 
 
-def read_by(
-    reader: PayloadReader,
-    payload: Column,
-    version: Column,
-    versions: Collection[str],
-) -> Decoded:
-    """Return columns that ``reader`` makes in Spark's workers.
+def arrow_udf(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
+    """Return a function of columns that makes a column of ``kind`` in Spark's workers.
 
-    Raises `OptionError` on Spark 4.0, which cannot.
+    Raises `OptionError` on Spark 4.0, whose workers get no columns of Arrow.
     """
     if not hasattr(F, "arrow_udf"):
         raise OptionError(
             "argument format must be json on Spark 4.0: Avro and Protobuf need Spark 4.1 or later",
         )
+    made: Callable[..., Column] = F.arrow_udf(function, kind)
+    return made
+
+
+def read_by(
+    reader: PayloadReader,
+    payload: Column,
+    version: Column,
+    is_known: Column,
+) -> Decoded:
+    """Return columns that ``reader`` makes in Spark's workers of the payloads that are known to it.
+
+    Raises `OptionError` on Spark 4.0, which cannot.
+    """
     kind = _kind(reader)
 
     # Spark looks at the number and the types of its arguments.
@@ -90,8 +105,8 @@ def read_by(
         return read_all(reader, payloads, versions)
 
     # The reader gets no payload of an unknown version: `decode` has an error for that row.
-    known = F.when(version.isin(*versions), payload)
-    first = F.arrow_udf(read, from_arrow_type(kind, prefer_timestamp_ntz=True))(known, version)
+    known = F.when(is_known, payload)
+    first = arrow_udf(read, from_arrow_type(kind, prefer_timestamp_ntz=True))(known, version)
     return Decoded(first, F.col("decoded")["value"], F.col("decoded")["error"])
 
 
@@ -119,6 +134,11 @@ def _row(reader: PayloadReader, payload: bytes | None, version: str) -> dict[str
         return {}
     try:
         return {"value": reader.read(payload, version)}
+    except PayloadFault as fault:
+        return {"error": _text(fault)}
+    except RegistryError:
+        # No payload is to blame for an outage: the task fails, and Spark tries it again.
+        raise
     # A library may raise any error for hostile bytes. The row has it as its error.
     except Exception as error:  # noqa: BLE001
         return _failed(reader, error)
@@ -134,7 +154,10 @@ def _held(reader: PayloadReader, row: dict[str, Any], kind: pa.StructType) -> di
 
 
 def _failed(reader: PayloadReader, error: Exception) -> dict[str, Any]:
-    # Bytes that are not UTF-8 may be part of the text.
-    text = str(error).encode(errors="replace").decode()
-    reason = f"{type(error).__name__}: {text}"
+    reason = f"{type(error).__name__}: {_text(error)}"
     return {"error": f"the payload is not {reader.expected} that fits the schema ({reason})"}
+
+
+def _text(error: Exception) -> str:
+    # Bytes that are not UTF-8 may be part of the text.
+    return str(error).encode(errors="replace").decode()

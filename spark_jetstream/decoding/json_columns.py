@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jetstream.decoding.columns import Decoded, refuse_equal_names, schema_argument
+from spark_jetstream.decoding.json_schema import struct_of_json_schema
 from spark_jetstream.errors import SchemaError
 
 # The fields of the object around a payload. No payload can know the second one.
@@ -24,7 +25,7 @@ def decoded(schemas: Mapping[str, Any], payload: Column, version: Column) -> Dec
 
     Raises `SchemaError` if a schema does not parse, or two versions do not agree on a field.
     """
-    structs = {name: _struct(schema_argument(name), schema) for name, schema in schemas.items()}
+    structs = {name: struct_of(schema_argument(name), schema) for name, schema in schemas.items()}
     fields = _all_fields(structs)
     text = payload.cast("string")
     parsed_columns = []
@@ -44,7 +45,17 @@ def decoded(schemas: Mapping[str, Any], payload: Column, version: Column) -> Dec
     )
 
 
-def _struct(where: str, schema: Any) -> StructType:
+def is_json_schema(schema: Any) -> bool:
+    """Return whether an argument is a JSON Schema, as text or parsed, rather than a type of Spark."""
+    if isinstance(schema, str):
+        return schema.lstrip().startswith("{")
+    return isinstance(schema, Mapping) and not {"type", "properties", "$ref"}.isdisjoint(schema)
+
+
+def struct_of(where: str, schema: Any) -> StructType:
+    """Return the type of DDL text, a type or a JSON Schema. Raises `SchemaError`."""
+    if is_json_schema(schema):
+        schema = struct_of_json_schema(schema, where)
     try:
         found = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     except PySparkException as error:
@@ -110,20 +121,20 @@ def _fault(parsed: Column, text: Column, schema: StructType) -> Column:
         return F.coalesce(
             F.when(~F.is_valid_utf8(text), "the payload is not UTF-8"),
             F.when(bad, "the payload is not one JSON object that fits the schema"),
-            *_missing(whole[_PAYLOAD], schema, ""),
+            *missing(whole[_PAYLOAD], schema, ""),
         )
 
     # A filter on the error, which Spark moves in front of both steps, parses once this way.
     return F.transform(F.array(parsed), fault)[0]
 
 
-def _missing(value: Column, kind: DataType, path: str) -> list[Column]:
+def missing(value: Column, kind: DataType, path: str) -> list[Column]:
     """Return errors.
 
     One that is not null names a field that a value lacks though its type calls it NOT NULL.
     """
     if isinstance(kind, MapType):
-        return _missing(F.map_values(value), ArrayType(kind.valueType), path)
+        return missing(F.map_values(value), ArrayType(kind.valueType), path)
     if isinstance(kind, ArrayType):
         return _missing_in_items(value, kind.elementType, path)
     if not isinstance(kind, StructType):
@@ -135,17 +146,33 @@ def _missing(value: Column, kind: DataType, path: str) -> list[Column]:
         if not field.nullable:
             is_missing = value.isNotNull() & item.isNull()
             errors.append(F.when(is_missing, f"the payload has no {name}"))
-        errors += _missing(item, field.dataType, f"{name}.")
+        errors += missing(item, field.dataType, f"{name}.")
     return errors
+
+
+def required_fields(kind: DataType, path: str = "") -> set[str]:
+    """Return the paths of the fields that a type calls NOT NULL, with dots."""
+    if isinstance(kind, MapType):
+        return required_fields(kind.valueType, path)
+    if isinstance(kind, ArrayType):
+        return required_fields(kind.elementType, path)
+    found: set[str] = set()
+    if isinstance(kind, StructType):
+        for field in kind:
+            name = f"{path}.{field.name}" if path else field.name
+            found |= required_fields(field.dataType, name)
+            if not field.nullable:
+                found.add(name)
+    return found
 
 
 def _missing_in_items(array: Column, kind: DataType, path: str) -> list[Column]:
     """Return the error of the first item that lacks a field; none if no field is NOT NULL."""
 
     def error_of(item: Column) -> Column:
-        return F.coalesce(*_missing(item, kind, path))
+        return F.coalesce(*missing(item, kind, path))
 
-    if not _missing(array, kind, path):
+    if not missing(array, kind, path):
         return []
     errors = F.filter(F.transform(array, error_of), F.isnotnull)
     return [F.get(errors, 0)]

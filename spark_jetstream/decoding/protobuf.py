@@ -8,27 +8,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_jetstream.decoding.columns import schema_argument, struct_of
+from spark_jetstream.decoding.columns import PayloadFault, schema_argument, struct_of
+from spark_jetstream.decoding.descriptors import (
+    Descriptor,
+    EnumDescriptor,
+    FieldDescriptor,
+    GetMessageClass,
+    Message,
+    descriptor_of,
+    files_with,
+    messages_of,
+    place_of,
+    pool_of,
+)
+from spark_jetstream.decoding.frames import read_indexes
+from spark_jetstream.decoding.registry import SchemaRegistry
+from spark_jetstream.decoding.registry_client import KINDS, RegistryClient
+from spark_jetstream.decoding.schemas_by_id import SchemasById
 from spark_jetstream.errors import SchemaError
 
-try:
-    from google.protobuf.descriptor import (
-        Descriptor,
-        EnumDescriptor,
-        FieldDescriptor,
-        FileDescriptor,
-    )
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
-    from google.protobuf.message import Message
-    from google.protobuf.message_factory import GetMessageClass
-except ImportError as error:
-    raise ModuleNotFoundError(
-        "decoding Protobuf needs protobuf: pip install 'spark-jetstream[protobuf]', on every node",
-        name="google.protobuf",
-    ) from error
-
-_TIMESTAMP = "google.protobuf.Timestamp"
+TIMESTAMP = "google.protobuf.Timestamp"
 _SCALARS = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
@@ -43,36 +42,13 @@ _SCALARS = {
 }
 
 
-class ProtobufReader:
-    """Reads messages of any version of a class as messages of the last one.
+class MessageParser:
+    """Makes dicts of the bytes of one kind of message. Spark sends it to its workers."""
 
-    Raises `SchemaError` if a schema is not the class of a message, refers to itself, or has no
-    field, and if two versions are messages of different names. With ``indexed`` the place of the
-    message in its file precedes each payload, as Confluent's serializer writes it.
-    """
-
-    def __init__(self, schemas: Mapping[str, Any], *, indexed: bool) -> None:
-        found: dict[str, Any] = {}
-        for version, schema in schemas.items():
-            where = schema_argument(version)
-            descriptor = getattr(schema, "DESCRIPTOR", None)
-            if not isinstance(descriptor, Descriptor):
-                raise SchemaError(
-                    f"{where} must be the class of a Protobuf message, but it is {schema!r}",
-                )
-            found[version] = descriptor
-        last = found[version]
-        self._name = last.full_name
-        others = {descriptor.full_name for descriptor in found.values()} - {self._name}
-        if others:
-            both = f"{self._name} and {min(others)}"
-            raise SchemaError(f"argument schema has {both}: all versions are one message's")
-        self._files = _files(last.file)
-        self._places: dict[str, list[int]] = {}
-        if indexed:
-            self._places = {version: _place(descriptor) for version, descriptor in found.items()}
-        self.expected = f"one Protobuf message {self._name}"
-        self.fields: pa.StructType = _arrow_type(last, where, ())
+    def __init__(self, descriptor: Descriptor, where: str) -> None:
+        self.name: str = descriptor.full_name
+        self.fields: pa.StructType = message_type(descriptor, where)
+        self._files = files_with(descriptor.file)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make the class of the message in a worker.
@@ -82,12 +58,46 @@ class ProtobufReader:
         vars(self).update(state)
         # A pool of its own: the worker may have another version of the same file in the default
         # one.
-        pool = DescriptorPool()
-        for file in self._files:
-            pool.AddSerializedFile(file)
-        descriptor = pool.FindMessageTypeByName(self._name)
+        descriptor = pool_of(self._files).FindMessageTypeByName(self.name)
         self._message = GetMessageClass(descriptor)
         self._read = _read_fields(descriptor)
+
+    def parse(self, payload: bytes) -> dict[str, Any]:
+        """Return the fields of a message. Raises what protobuf raises."""
+        return self._read(self._message.FromString(payload))
+
+
+class ProtobufReader:
+    """Reads messages of any version of a schema as messages of the last one.
+
+    Raises `SchemaError` if a schema is neither the class of a message nor has the message
+    ``message``. Also if a schema refers to itself or has no field, or if two versions are messages
+    of different names. With ``indexed`` the place of the message in its file precedes each payload, as
+    Confluent's serializer writes it.
+    """
+
+    def __init__(
+        self,
+        schemas: Mapping[str, Any],
+        *,
+        indexed: bool,
+        message: str | None = None,
+    ) -> None:
+        found = {
+            version: descriptor_of(schema, message, schema_argument(version))
+            for version, schema in schemas.items()
+        }
+        version, last = list(found.items())[-1]
+        others = {descriptor.full_name for descriptor in found.values()} - {last.full_name}
+        if others:
+            both = f"{last.full_name} and {min(others)}"
+            raise SchemaError(f"argument schema has {both}: all versions are one message's")
+        self._parser = MessageParser(last, schema_argument(version))
+        self._places: dict[str, list[int]] = {}
+        if indexed:
+            self._places = {version: place_of(descriptor) for version, descriptor in found.items()}
+        self.expected = f"one Protobuf message {last.full_name}"
+        self.fields: pa.StructType = self._parser.fields
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
         """Return the fields of a message.
@@ -95,74 +105,54 @@ class ProtobufReader:
         Raises what protobuf raises, and `ValueError` for the index of another.
         """
         if self._places:
-            place, begin = _indexes(payload)
+            place, begin = read_indexes(payload)
             if place != self._places[version]:
                 raise ValueError(
-                    f"the indexes in front are {place}, those of {self._name} "
+                    f"the indexes in front are {place}, those of {self._parser.name} "
                     f"{self._places[version]}",
                 )
             payload = payload[begin:]
-        return self._read(self._message.FromString(payload))
+        return self._parser.parse(payload)
 
 
-def _files(file: FileDescriptor) -> list[bytes]:
-    """Return a file and its imports, each after its own imports, as descriptor.proto has them."""
-    found: dict[str, bytes] = {}
+class RegisteredProtobufReader:
+    """Reads messages whose schemas a registry has, by field numbers, as messages of one schema.
 
-    def add(one: FileDescriptor) -> None:
-        if one.name not in found:
-            for imported in one.dependencies:
-                add(imported)
-            proto = FileDescriptorProto()
-            one.CopyToProto(proto)
-            found[one.name] = proto.SerializeToString()
-
-    add(file)
-    return list(found.values())
-
-
-def _place(descriptor: Descriptor) -> list[int]:
-    """Return the indexes of a message and the messages around it, the outermost first.
-
-    An index counts the messages of the file, or of the message around it.
+    The registry's schema tells the message of a payload: the indexes in front of it count the
+    messages of its file. A message of another name is a fault of its payload.
     """
-    outer = descriptor.containing_type
-    if outer is None:
-        names = list(descriptor.file.message_types_by_name)
-        return [names.index(descriptor.name)]
-    names = [message.name for message in outer.nested_types]
-    return [*_place(outer), names.index(descriptor.name)]
+
+    def __init__(self, registry: SchemaRegistry, descriptor: Descriptor) -> None:
+        # Of each schema: the names of its messages by their places.
+        self._schemas: SchemasById[Mapping[tuple[int, ...], str]] = SchemasById(
+            RegistryClient(registry),
+            KINDS["protobuf"],
+        )
+        self._parser = MessageParser(descriptor, schema_argument(""))
+        self.expected = f"one Protobuf message {self._parser.name}"
+        self.fields: pa.StructType = self._parser.fields
+
+    def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
+        """Return the fields of a message of the schema with the id ``version``.
+
+        Raises what protobuf raises, `PayloadFault` for a message of another name or an id that the
+        registry does not have, and `RegistryError`.
+        """
+        names = self._schemas.get(version, messages_of)
+        place, begin = read_indexes(payload)
+        name = names.get(tuple(place))
+        if name != self._parser.name:
+            written = f"a message {name}" if name else "no message of that schema"
+            raise PayloadFault(
+                f"the indexes {place} in front of the payload, with schema {version} of the "
+                f"registry, mean {written}, not {self._parser.name}",
+            )
+        return self._parser.parse(payload[begin:])
 
 
-def _indexes(payload: bytes) -> tuple[list[int], int]:
-    """Return the indexes in front of a payload, and where they end.
-
-    Their count precedes them; a count of 0 stands for the first message of a file. All are zigzag
-    varints. Raises `ValueError` without them.
-    """
-    count, at = _varint(payload, 0)
-    indexes = []
-    for _ in range(count):
-        index, at = _varint(payload, at)
-        indexes.append(index)
-    return indexes or [0], at
-
-
-def _varint(payload: bytes, at: int) -> tuple[int, int]:
-    """Return the zigzag varint at a place of a payload, and where it ends."""
-    value = 0
-    # A varint of 64 bits has ten bytes at most, each with seven bits.
-    for shift in range(0, 70, 7):
-        if at == len(payload):
-            break
-        byte = payload[at]
-        at += 1
-        value |= (byte & 127) << shift
-        is_last = byte < 128
-        is_negative = value & 1
-        if is_last and not is_negative:
-            return value >> 1, at
-    raise ValueError("no index of a message is in front")
+def message_type(descriptor: Descriptor, where: str) -> pa.StructType:
+    """Return the Arrow type of a message. Raises `SchemaError` if Spark lacks it."""
+    return _arrow_type(descriptor, where, ())
 
 
 def _arrow_type(descriptor: Descriptor, where: str, around: tuple[str, ...]) -> pa.StructType:
@@ -177,15 +167,15 @@ def _arrow_type(descriptor: Descriptor, where: str, around: tuple[str, ...]) -> 
             return pa.binary()
         if field.message_type is None:
             return _SCALARS[field.cpp_type]
-        if field.message_type.full_name == _TIMESTAMP:
+        if field.message_type.full_name == TIMESTAMP:
             return pa.timestamp("us", "UTC")
         return _arrow_type(field.message_type, where, (*around, name))
 
     fields = {}
     for field in descriptor.fields:
-        if entry := _map_entry(field):
+        if entry := map_entry(field):
             fields[field.name] = pa.map_(item_type(entry["key"]), item_type(entry["value"]))
-        elif _is_repeated(field):
+        elif is_repeated(field):
             fields[field.name] = pa.list_(item_type(field))
         else:
             fields[field.name] = item_type(field)
@@ -209,7 +199,7 @@ def _read_fields(descriptor: Descriptor) -> Callable[[Message], dict[str, Any]]:
 def _read_field(field: FieldDescriptor) -> Callable[[Message], Any]:
     """Return a function that reads the field of a message."""
     name = field.name
-    entry = _map_entry(field)
+    entry = map_entry(field)
     read_item = _read_item(field if entry is None else entry["value"])
 
     def read_map(message: Message) -> dict[Any, Any]:
@@ -228,7 +218,7 @@ def _read_field(field: FieldDescriptor) -> Callable[[Message], Any]:
 
     if entry is not None:
         return read_map
-    if _is_repeated(field):
+    if is_repeated(field):
         return read_list
     if field.has_presence:
         return read_optional
@@ -241,7 +231,7 @@ def _read_item(field: FieldDescriptor) -> Callable[[Any], Any]:
         return _enum_reader(field.enum_type)
     if field.message_type is None:
         return _unchanged
-    if field.message_type.full_name == _TIMESTAMP:
+    if field.message_type.full_name == TIMESTAMP:
         return _datetime
     return _read_fields(field.message_type)
 
@@ -265,7 +255,7 @@ def _datetime(message: Any) -> datetime:
     return moment
 
 
-def _map_entry(field: FieldDescriptor) -> Mapping[str, FieldDescriptor] | None:
+def map_entry(field: FieldDescriptor) -> Mapping[str, FieldDescriptor] | None:
     """Return the fields ``key`` and ``value`` of a field that is a map."""
     entry = field.message_type
     if entry is None or not entry.GetOptions().map_entry:
@@ -274,7 +264,8 @@ def _map_entry(field: FieldDescriptor) -> Mapping[str, FieldDescriptor] | None:
     return fields
 
 
-def _is_repeated(field: FieldDescriptor) -> bool:
+def is_repeated(field: FieldDescriptor) -> bool:
+    """Return whether a field is a list or a map."""
     # protobuf before 6.31 has only the label, which protobuf 7 no longer has.
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)

@@ -558,13 +558,28 @@ def _check_retention(
 def _check_consumers(info: StreamInfo, account: AccountInfo | None) -> Finding:
     limits = _consumer_limits(info, account)
     if not limits:
-        return ok("consumers", f"{info.state.consumer_count:,}, no limit")
+        return _check_default_limit(info, account)
     count, most = max(limits, key=_fullness)
     text = f"{count:,} of {most:,} (max_consumers)"
     advice = "remove unused consumers, raise the stream's max_consumers, or set readWith to direct"
     if count >= most:
         return failed("consumers", f"{text}: none is left, and each task needs one", advice)
     if count > most * _FULL:
+        return warning("consumers", f"{text}: each task needs one", advice)
+    return ok("consumers", text)
+
+
+def _check_default_limit(info: StreamInfo, account: AccountInfo | None) -> Finding:
+    """Check the consumers of a stream without a limit against the one that servers have since 2.15.
+
+    No server tells it (`default_max_consumers` of its configuration), so it is never a failure.
+    """
+    count = info.state.consumer_count
+    if account is None or not CONSUMERS_BOUNDED.is_at(account.api.level):
+        return ok("consumers", f"{count:,}, no limit")
+    text = f"{count:,} of {_CONSUMERS:,} (default_max_consumers of a server that sets no other)"
+    if count > _CONSUMERS * _FULL:
+        advice = "remove unused consumers, or give the stream a max_consumers of its own"
         return warning("consumers", f"{text}: each task needs one", advice)
     return ok("consumers", text)
 
@@ -582,8 +597,6 @@ def _consumer_limits(info: StreamInfo, account: AccountInfo | None) -> list[tupl
     tier = account.tiers.get(f"R{replicas}", account)
     if tier.limits.max_consumers > 0:
         limits.append((min(used, tier.consumers), tier.limits.max_consumers))
-    if not limits and CONSUMERS_BOUNDED.is_at(account.api.level):
-        return [(used, _CONSUMERS)]
     return limits
 
 

@@ -27,8 +27,8 @@ _NAME_STREAM = "name the stream with --stream, and in option stream"
 class Destination:
     """The finding about a subject, and the one stream that captures it, if the API leads to that one.
 
-    ``stream`` is None if there is none, if there are several, if the subject is renamed on the way,
-    or if the stream may be one of another account or domain.
+    ``stream`` is None without a stream, with several, and when the subject is renamed on the way. It
+    is also None when the stream may belong to another account or domain.
     """
 
     finding: Finding

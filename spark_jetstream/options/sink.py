@@ -61,16 +61,17 @@ class SinkOptions(SideOptions):
     )
     # How often a row may be stored.
     delivery: Delivery = option(
-        "how often a row may be stored when a task or query runs again after a failure: at least "
-        "once, once within the stream's duplicate window, or once",
+        "how often a row may be stored when a task or query runs again after a failure: "
+        "`at-least-once` several times, `deduplicated` once within the stream's duplicate window, "
+        "`exactly-once` once",
         Choice(get_args(Delivery)),
         "deduplicated",
     )
     message_ids: MessageIds = option(
-        "how message ids recognize a row when a task or query runs again: "
-        "`position` tells equal rows apart by the message they were read from (columns `stream` "
-        "and `sequence`), or by their partition; `content` stores equal rows once, and is for rows "
-        "that are distinct in any case",
+        "how message ids recognize a row when a task or query runs again: by `position` or by "
+        "`content`. `position` tells equal rows apart by the message they were read from (columns "
+        "`stream` and `sequence`), or by their partition. `content` stores equal rows once, and is "
+        "for rows that are distinct in any case",
         Choice(get_args(MessageIds)),
         "position",
     )
@@ -92,8 +93,8 @@ class SinkOptions(SideOptions):
     )
     # Rows that the server refuses, or acts on.
     dead_letter_subject: str | None = option(
-        "publish rows that can never be stored to this subject; without it such a row fails the "
-        "task",
+        "publish rows that can never be stored to this subject; without it one of these rows "
+        "fails the task",
         PublishSubject(),
     )
     server_headers: ServerHeaders = option(

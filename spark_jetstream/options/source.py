@@ -143,15 +143,15 @@ class SourceOptions(SideOptions):
 
     # Which streams.
     streams: tuple[str, ...] = option(
-        "the streams to read, or the path of `load()` in its place; this, `streamPattern`, "
-        "`streamMetadata`, `bucket`, `objectBucket` or `deadLettersOf` is required",
+        "the streams to read, or the path of `load()` in its place; a query needs this option, "
+        "or `streamPattern`, `streamMetadata`, `bucket`, `objectBucket` or `deadLettersOf`",
         CommaList(Name("stream"), "stream names"),
         name="stream",
         value=(),
     )
     stream_pattern: str | None = option(
         "read all streams whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; a "
-        "streaming query also reads later ones",
+        "streaming query also reads streams created later",
         NamePattern(),
     )
     stream_metadata: tuple[str, ...] = option(
@@ -167,9 +167,9 @@ class SourceOptions(SideOptions):
         value=(),
     )
     read_with: ReadWith = option(
-        "how tasks read messages: with `consumer` each task creates a pull consumer; with `direct` "
-        "each task sends batched Direct Gets and creates no consumer (the stream must have "
-        "`allow_direct`); with `auto` small tasks on a cluster send Direct Gets, if stream and "
+        "how tasks read messages: with `consumer` each task creates a pull consumer. With `direct` "
+        "each task sends batched Direct Gets and creates no consumer, and the stream must have "
+        "`allow_direct`. With `auto` small tasks on a cluster send Direct Gets, if stream and "
         "account allow them, and all other tasks create consumers",
         Choice(("auto", "consumer", "direct")),
         "auto",
@@ -191,8 +191,8 @@ class SourceOptions(SideOptions):
         Time(),
     )
     starting_consumer: str | tuple[tuple[str, str], ...] | None = option(
-        "begin after the messages that this consumer has acknowledged; "
-        'of several streams, the consumer that each of them has, or `{"ORDERS": "billing"}`',
+        "begin after the messages that this consumer has acknowledged; with several streams each "
+        'needs a consumer of this name, or JSON names the consumers, such as `{"ORDERS": "billing"}`',
         ConsumerNames(),
     )
     ending_offsets: Bound = option(
@@ -207,7 +207,8 @@ class SourceOptions(SideOptions):
         **_OF_BATCH,
     )
     fail_on_data_loss: bool = option(
-        "fail if messages to be read are gone; `false` logs which are missing and continues",
+        "fail if messages to be read are gone; with `false` the query logs which messages are missing, "
+        "and continues",
         Flag(),
         "true",
     )
@@ -228,7 +229,7 @@ class SourceOptions(SideOptions):
         **_WAITING,
     )
     max_trigger_delay: float = option(
-        "the longest time that `minMessagesPerTrigger` may hold messages back",
+        "the longest time that the first message of a micro-batch waits for `minMessagesPerTrigger`",
         Seconds("1ms", "30d"),
         "15m",
         **_WAITING,
@@ -279,8 +280,8 @@ class SourceOptions(SideOptions):
         value=(),
     )
     history: bool = option(
-        "`true` reads every revision that the bucket keeps, not only the latest of each key, or "
-        "every change of a counter; needs `bucket` or `counters`",
+        "`true` reads every revision that the bucket keeps, or every change of a counter, not only "
+        "the latest; needs `bucket` or `counters`",
         Flag(),
         "false",
         "batch",

@@ -1,1 +1,1 @@
-"""What is on the wire and on the server, as data: no socket, clock, log, asyncio or Spark."""
+"""The data on the wire and on the server: no socket, clock, log, asyncio or Spark."""

@@ -2,8 +2,8 @@
 
 `columns.Acks` reads many at once.
 
-The second form has the domain (`_` without one) and a hash of the account before the stream, and
-may have more tokens at its end (nats-server: server/consumer.go, `replyInfo`; feature flag
+The second form has the domain (`_` without one) and a hash of the account before the stream. It may
+have more tokens at its end (nats-server: server/consumer.go, `replyInfo`; feature flag
 `js_ack_fc_v2`).
 """
 
@@ -27,7 +27,7 @@ NO_NUMBER = "a message came whose reply subject has no numbers where they belong
 
 
 class AckSubject(NamedTuple):
-    """What the reply subject of a delivered message says.
+    """The fields of the reply subject of a delivered message.
 
     ``deliveries`` counts the deliveries of this message, ``consumer_seq`` all deliveries of the
     consumer, and ``stream_seq`` is the message's sequence. The message was stored at ``time``. The

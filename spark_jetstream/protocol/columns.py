@@ -111,7 +111,7 @@ class MessageRun(Protocol):
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a pull consumer delivered; implements `MessageRun`."""
+    """Messages that a pull consumer delivered; implements `MessageRun`."""
 
     frames: Frames
     acks: Acks

@@ -1,11 +1,14 @@
 """Each name that the connector creates on a server, and the size of an object's chunks. Pure.
 
-Connections, and consumers that read or count, end with the process: the server removes the
-consumers of one that was killed when nobody has used them for a while. The next run of a query
-removes a `stand_in` that an earlier run left, and the next writer of an object the notes of an
-earlier one. The user deletes the rest: the ledger's bucket, whose entries expire, a durable
-consumer, which has `RUN`, `SINCE` and perhaps `PURGE` in its metadata, the stream of a benchmark
-that was killed, dead letters, and the stream of those of consumers (`dead_letter_stream`).
+Connections, and consumers that read or count, end with the process. The server removes the
+consumers of a killed process when nobody has used them for a while. The next run of a query removes
+a `stand_in` that an earlier run left. The next writer of an object removes the notes of an earlier
+one. The user deletes the rest:
+
+- the ledger's bucket, whose entries expire;
+- a durable consumer, which has `RUN`, `SINCE` and perhaps `PURGE` in its metadata;
+- the stream of a benchmark that was killed;
+- dead letters, and the stream of the dead letters of consumers (`dead_letter_stream`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ SINCE = "spark_jetstream_since"
 PURGE = "spark_jetstream_purge"
 """The key of a purge on a work queue whose commit is not finished (`source.durable.consumer_state.Purge`)."""
 DEAD_LETTER = b"Dead-Letter-"
-"""What the names of a dead letter's own headers begin with."""
+"""The beginning of the names of a dead letter's own headers."""
 SCHEDULED_ID = "Scheduled-Msg-Id"
 """The header with the message id of a schedule.
 

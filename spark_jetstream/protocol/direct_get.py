@@ -10,9 +10,9 @@ The server sends each message as it is stored, with six lines after its own head
     Nats-Num-Pending: 6\r\n   Nats-Last-Sequence: 3\r\n   \r\n
 
 Its own lines may have the same names, so only the last six count. The server cuts the last two
-bytes off a stored header block, whatever they are, and appends the six lines: if the block does not
-end with an empty line, the first of the six continues the last line of the block, and two bytes of
-a block without any line end are lost.
+bytes off a stored header block, whatever they are, and appends the six lines. If the block does not
+end with an empty line, the first of the six continues the last line of the block. If the block has
+no line end at all, it loses its last two bytes.
 
 A status ends an answer: a first line with a code, few lines after it, no payload. A message always
 has the six lines, and a publisher cannot write anything after them, so no message is mistaken for a
@@ -58,11 +58,11 @@ _LF, _CR = 10, 13
 
 @dataclass(frozen=True)
 class EndOfBatch:
-    """The status that ends the answer to request `number`; what it does not say is None.
+    """The status that ends the answer to request `number`; fields that it does not have are None.
 
-    204: `last` is the sequence of the last message of the answer, `pending` how many more match
-    after it, and `up_to` the last sequence that an answer about the last message of each subject
-    takes into account.
+    With 204, `last` is the sequence of the last message of the answer, and `pending` the number of
+    messages that match after it. `up_to` is the last sequence that an answer about the last message
+    of each subject takes into account.
     """
 
     number: int
@@ -150,7 +150,7 @@ class DirectBatch:
 
 
 def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatch]:
-    """Yield what came to `<inbox>.<number>`, by request, in the order of the wire.
+    """Yield the answers on `<inbox>.<number>`, by request, in the order of the wire.
 
     Raises `ProtocolError`.
     """

@@ -92,6 +92,12 @@ Seen with 2.12.8, 2.14.6 and 2.15.1, and not with 2.10.26 and 2.11.11.
 CONSUMER_RESET = Feature((2, 14, 0), 4)
 """Consumers that a request moves (CONSUMER.RESET)."""
 
+SCHEDULE_DETAILS = Feature((2, 14, 0), 4)
+"""Schedules with a time zone, a source or a roll-up, and repeated ones (ADR-51).
+
+Older servers ignore the headers of the first three.
+"""
+
 FILTERED_PURGE = Feature((2, 15, 0), 5)
 """A purge of one of several filters of a work queue's consumer that leaves the others alone.
 
@@ -105,7 +111,13 @@ CONSUMERS_BOUNDED = Feature((2, 15, 0), 5)
 """Streams without `max_consumers` that take 1,000 consumers at most."""
 
 PEER_EVACUATION = Feature((2, 15, 0), 5)
-"""Replicas of a stream that move off a server, and moves that are cancelled."""
+"""Replicas of streams and consumers that move off a server, and moves that are cancelled (ADR-62)."""
+
+CONSUMER_PEER_REMOVAL = Feature((2, 15, 0), 5)
+"""Replicas of a single consumer that are removed from a server (ADR-62)."""
+
+QUORUM_RESCUE = Feature((2, 15, 0), 5)
+"""A cluster that has lost most of its servers, and lets fewer decide (ADR-61)."""
 
 BACKUPS_OF_2_15 = Feature((2, 15, 0), 5)
 """Restoring backups that a server of this version, or a later one, has made."""

@@ -16,7 +16,7 @@ from spark_jetstream.protocol.subjects import covers
 
 
 class StreamFault(Enum):
-    """What is wrong with a stream for a use."""
+    """A reason why a stream does not suit a use."""
 
     # Of a write:
     MIRROR = "it is a mirror, and takes no messages of clients"

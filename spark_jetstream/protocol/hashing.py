@@ -100,7 +100,7 @@ class HashSet:
     def take_new(self, hashes: Hashes) -> IntArray:
         """Add `hashes` and return the indices of the new ones, ascending.
 
-        Of equal hashes the last one counts.
+        If `hashes` has a hash more than once, the index of the last one is returned.
         """
         # `unique` returns the first index of each; here that is the last one.
         distinct, from_end = np.unique(hashes[::-1], return_index=True)

@@ -25,9 +25,9 @@ def decode_headers(
 ) -> pa.MapArray:
     """Return header blocks as map<string, list<string>>; null for an empty block.
 
-    Block i is data[start[i]:start[i]+length[i]].
-    Bytes that are not UTF-8 become U+FFFD; with `raw` names and values are bytes as they came.
-    Never fails: whatever is not a header line is passed over.
+    Block i is data[start[i]:start[i]+length[i]]. Bytes that are not UTF-8 become U+FFFD; with `raw`
+    names and values are the bytes of the block. Never fails: it passes over whatever is not a
+    header line.
     """
     count = len(start)
     # int64, the rows in the result of all vectors below; messages without a block have none.

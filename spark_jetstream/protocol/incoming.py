@@ -18,10 +18,10 @@ _ALONE = sys.getrefcount(_LIST[0])
 class Incoming:
     """Bytes of one connection that are not used yet: ``data[begin:end]``, from a frame or line on.
 
-    The receiver writes into `room` and calls `filled`. The reader moves `begin` on and says what it
-    needs. Bytes are copied only where the memory ends: the part of a frame that has come moves to
-    other memory, so that each frame lies in one piece. What was used stays unchanged as long as
-    anything refers to `data`.
+    The receiver writes into `room` and calls `filled`. The reader moves `begin` on and says how
+    many bytes it needs. Bytes are copied only where the memory ends: the received part of a frame
+    moves to other memory, so that each frame lies in one piece. Used bytes stay unchanged as long
+    as anything refers to `data`.
     """
 
     def __init__(self, size: int = _SIZE) -> None:
@@ -29,7 +29,7 @@ class Incoming:
         self.begin = 0
         self.end = 0
         self.need = 1
-        """Another look is of use when so many bytes are there."""
+        """The number of bytes from which on another attempt to read is of use."""
         self._size = size
         # Of `size` bytes each, used again when nothing else refers to it.
         self._memory = [self.data]
@@ -58,7 +58,7 @@ class Incoming:
         self.end += count
 
     def add(self, data: bytes) -> None:
-        """Copy bytes that came in another way."""
+        """Copy bytes that the receiver got without `room`."""
         # The message lies in one piece, in memory that is large enough for all of it.
         self.need = max(self.need, len(self) + len(data))
         left = memoryview(data)

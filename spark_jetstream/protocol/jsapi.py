@@ -76,7 +76,11 @@ class Endpoint:
 ACCOUNT_INFO = Endpoint("INFO", repeatable=True)
 ACCOUNT_PURGE = Endpoint("ACCOUNT.PURGE.{account}", system=True)
 META_STEP_DOWN = Endpoint("META.LEADER.STEPDOWN", system=True)
+META_RESCUE = Endpoint("META.RESCUE", system=True, since=features.QUORUM_RESCUE)
 SERVER_REMOVE = Endpoint("SERVER.REMOVE", system=True)
+SERVER_EVACUATE = Endpoint("SERVER.EVACUATE", system=True, since=PEER_EVACUATION)
+ACCOUNT_STREAM_MOVE = Endpoint("ACCOUNT.STREAM.MOVE.{account}.{stream}", system=True)
+ACCOUNT_CANCEL_MOVE = Endpoint("ACCOUNT.STREAM.CANCEL_MOVE.{account}.{stream}", system=True)
 
 STREAM_NAMES = Endpoint("STREAM.NAMES", repeatable=True, pages=True)
 STREAM_LIST = Endpoint("STREAM.LIST", repeatable=True, gathers=True, pages=True)
@@ -110,6 +114,14 @@ CONSUMER_RESET = Endpoint("CONSUMER.RESET.{stream}.{consumer}", since=features.C
 CONSUMER_UNPIN = Endpoint("CONSUMER.UNPIN.{stream}.{consumer}", since=PINNED_CLIENTS)
 CONSUMER_NEXT = Endpoint("CONSUMER.MSG.NEXT.{stream}.{consumer}")
 CONSUMER_STEP_DOWN = Endpoint("CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}", clustered=True)
+CONSUMER_PEER_REMOVE = Endpoint(
+    "CONSUMER.PEER.REMOVE.{stream}.{consumer}",
+    clustered=True,
+    since=features.CONSUMER_PEER_REMOVAL,
+)
+CONSUMER_PEER_EVACUATE = Endpoint(
+    "CONSUMER.PEER.EVACUATE.{stream}.{consumer}", clustered=True, since=PEER_EVACUATION
+)
 
 
 def subject(
@@ -254,8 +266,9 @@ def consumer_request(stream: str, config: Mapping[str, Any], *, action: str = "c
 def next_request(batch: int, *, expires: float, heartbeat: float = 0.0, **fields: Any) -> bytes:
     """Body of one pull (ADR-37, ADR-42) for at most `batch` messages; times in seconds.
 
-    `fields` are as the server names them. What is 0, false or None is left out. With `no_wait` it
-    ends, once it has brought something, where the stream does; without `expires` too, at once.
+    `fields` are as the server names them; a field that is 0, false or None is left out. With
+    `no_wait` a pull that has brought something ends where the stream does. With `no_wait` and
+    without `expires` it ends at once.
     """
     fields |= {"expires": nanoseconds(expires), "idle_heartbeat": nanoseconds(heartbeat)}
     given = {name: value for name, value in fields.items() if value}
@@ -295,7 +308,7 @@ def field(
 ) -> T:
     """Return the value of type ``kind`` at a dotted path of a reply, else the default.
 
-    Raises `ProtocolError` without a default; it says that ``what`` has no such field.
+    Raises `ProtocolError` without a default; its text says that ``what`` does not have the field.
     """
     value: Any = body
     for name in path.split("."):

@@ -50,8 +50,9 @@ def stored_requests(
 ) -> tuple[str, ...]:
     """Return subjects of messages that a read both causes and gets.
 
-    The stream has these subjects, and the read these filters. Such a read is never at the end of
-    the stream: its requests, and what the server tells of them, come after it.
+    ``subjects`` are those of the stream, ``filters`` those of the read. If the result is not empty,
+    the read never reaches the end of the stream: its requests, and the server's events about them,
+    are stored after it.
     """
     # A server turns the prefix of a domain into its own one, so both subjects count.
     causes = (f"{DEFAULT_PREFIX}.>", f"{api_prefix}.>", *AUDITS)

@@ -2,10 +2,14 @@
 
 No socket, no clock, no logging. The layers above know columns and options, and add what to change.
 
-A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true``
-when it knows the message id, with ``,"val":"5"`` for the new value of a counter, with
-``,"batch":"b","count":3`` for the last message of an atomic batch (the others have empty answers),
-or with an error object; a subject that no stream listens on gives a status line, ``NATS/1.0 503``.
+A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``. It adds
+
+- ``,"duplicate": true`` when it knows the message id;
+- ``,"val":"5"``, the new value of a counter;
+- ``,"batch":"b","count":3`` for the last message of an atomic batch; the others have empty answers.
+
+A refused publish gets an error object. A publish to a subject that no stream listens on gets a
+status line, ``NATS/1.0 503``.
 """
 
 from __future__ import annotations
@@ -240,7 +244,7 @@ def _integer(value: Any) -> int:
 
 
 class Outcome(enum.Enum):
-    """What to do about a row that was not stored."""
+    """The way to deal with a row that was not stored."""
 
     RETRY = "the same frame may be stored later: an election, a full queue, a full stream"
     LOOK = "it may be stored already, by an earlier try: look at what is in its place"
@@ -282,6 +286,8 @@ class RefusalCode(enum.IntEnum):
     SCHEDULE_TARGET_INVALID = 10190
     SCHEDULE_TTL_INVALID = 10191
     SCHEDULE_ROLLUP_INVALID = 10192
+    SCHEDULE_SOURCE_INVALID = 10203
+    SCHEDULE_TIME_ZONE_INVALID = 10223
 
 
 class StoreFault(enum.Enum):
@@ -332,17 +338,20 @@ _OUTCOMES: Mapping[Cause, Outcome] = {
     RefusalCode.SCHEDULE_TARGET_INVALID: Outcome.REFUSED,
     RefusalCode.SCHEDULE_TTL_INVALID: Outcome.REFUSED,
     RefusalCode.SCHEDULE_ROLLUP_INVALID: Outcome.REFUSED,
+    RefusalCode.SCHEDULE_SOURCE_INVALID: Outcome.REFUSED,
+    RefusalCode.SCHEDULE_TIME_ZONE_INVALID: Outcome.REFUSED,
     # Headers that this release does not write, and that newer servers know:
-    **dict.fromkeys((10177, 10193, 10203, 10212, 10223, 10227), Outcome.REFUSED),
+    **dict.fromkeys((10177, 10193, 10212, 10227), Outcome.REFUSED),
 }
 
 
 def is_undecided(refusal: Refusal) -> bool:
     """Whether the server has not decided about this row, which will have its turn.
 
-    Its queue is full, or too many atomic batches are open. Or a leader that cannot reach a majority
-    of the replicas still holds an earlier message of the same id or subject, which may be this very
-    row (nats-server: server/jetstream_batching.go, `checkMsgHeadersPreClusteredProposal`).
+    Its queue is full, or too many atomic batches are open. Or the leader cannot reach a majority of
+    the replicas, and still holds an earlier message of the same id or subject. That message may be
+    this very row (nats-server: server/jetstream_batching.go,
+    `checkMsgHeadersPreClusteredProposal`).
     """
     busy = issubclass(API_ERRORS.get(refusal.err_code, object), ServerBusy)
     return busy or (refusal.err_code == 0 and refusal.code == 429)

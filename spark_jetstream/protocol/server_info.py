@@ -1,7 +1,7 @@
 """Checks the INFO of a server before nats-py reads it.
 
-nats-py does not check the fields: a `max_payload` that is a text ends in a `TypeError` in the
-user's code, and a `connect_urls` that is no list ends the task that reads the connection. Pure.
+nats-py does not check the fields. With a `max_payload` that is a text it raises `TypeError` in the
+user's code. With a `connect_urls` that is no list its task that reads the connection ends. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a stream, as data: its state, and ranges of its sequences. Pure."""
+"""The state of a stream, and ranges of its sequences, as data. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Removals = tuple[int, str]
 
 @dataclass(frozen=True)
 class SequenceRange:
-    """What one reader reads: messages of a stream with ``first`` <= sequence < ``end``.
+    """The messages that one reader reads: those of a stream with ``first`` <= sequence < ``end``.
 
     Plain data that pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
@@ -61,7 +61,7 @@ class SequenceRange:
 
 @dataclass(frozen=True)
 class StreamSummary:
-    """What ``STREAM.INFO`` said of a stream.
+    """The state and configuration of a stream, as ``STREAM.INFO`` gave them.
 
     Sequences as the server gives them, times in ns since the epoch.
 
@@ -146,7 +146,7 @@ class StreamSummary:
     followed: bool = True
     """It leads, and a majority answered it too lately to have chosen another leader."""
     term: str = ""
-    """Who leads since when: as long as it is equal, the stream cannot have lost its end.
+    """The leader, and since when it leads; while it is equal, the stream cannot have lost its end.
 
     "" where the server does not say (before 2.12, and of a stream without replicas).
     """

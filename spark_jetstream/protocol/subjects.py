@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+KEY_PATTERN = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
+"""The keys without a fault (`key_fault`), as RE2, the engine of Arrow, reads a pattern."""
 MAX_SUBJECT = 1024
 """Most bytes of a subject: the control line, with the reply subject, has at most 4 KiB."""
 _OWN_SUBJECTS = ("$JS", "$SYS")
@@ -89,7 +91,7 @@ class Shape(NamedTuple):
     tokens: int
     """How many there are, without a last ``>``."""
     literal: tuple[int, ...]
-    """The positions of those that are not ``*``."""
+    """The positions of tokens that are not ``*``."""
     rest: bool
     """Whether the last token is ``>``."""
 

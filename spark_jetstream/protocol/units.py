@@ -350,8 +350,8 @@ def counted(count: int, noun: str) -> str:
 class Timestamp(str):
     """A time, as RFC 3339 text with up to nine digits after the second.
 
-    What a server wrote stays as it is. What a user gives becomes UTC. Compare by `nanoseconds`: the
-    same moment can be written in several ways.
+    The text of a server stays as it is. The time of a user becomes UTC. Compare by `nanoseconds`:
+    the same moment can be written in several ways.
     """
 
     __slots__ = ()
@@ -402,4 +402,4 @@ removes the message at once.
 """
 
 NEVER = Timestamp("0001-01-01T00:00:00Z")
-"""What the server writes for a time that never was."""
+"""The server's text for a time that never was."""

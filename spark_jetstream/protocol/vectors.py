@@ -1,9 +1,9 @@
 """Decimal numbers inside byte buffers, read as vectors, eight digits at a step.
 
 A number of up to eight digits that ends at byte `e` occupies the eight bytes before `e`: loaded as
-one little-endian word its last digit is the highest byte. What comes before the number is shifted
-out, and three multiplications add the digits up pairwise. No socket, no clock; arbitrary bytes give
-a number or a false flag.
+one little-endian word its last digit is the highest byte. A shift removes the bytes before the
+number, and three multiplications add the digits up pairwise. No socket, no clock; arbitrary bytes
+give a number or a false flag.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 r"""The client side of the NATS wire protocol, read in bulk: bytes in, runs of frames out.
 
-No socket, no clock, no logging. What the server sends is a chain of lines and messages::
+No socket, no clock, no logging. The server sends a chain of lines and messages::
 
     MSG  <subject> <sid> [reply] <size>\r\n<payload>\r\n
     HMSG <subject> <sid> [reply] <header size> <total size>\r\n<header><payload>\r\n
     INFO {...}\r\n   PING\r\n   PONG\r\n   +OK\r\n   -ERR '...'\r\n
 
-A payload may hold any bytes, text that looks like a frame included, so a line is a frame only where
-the chain of lengths says so. docs/architecture.md says how `Scanner` checks it ("The tasks of
-nats-py").
+A payload may hold any bytes, text that resembles a frame included. So a line is a frame only where
+the chain of lengths says so. "The tasks of nats-py" in docs/architecture.md says how `Scanner`
+checks it.
 
 Messages of the subscriptions that are collected come out as `Frames` (still undecoded, see
 `columns.py`), `Status` and `ApiReply`; everything else comes out as the bytes it was, in its place.
@@ -36,8 +36,8 @@ MAX_LINE = 1 << 20
 MAX_FRAME = 96 << 20
 """The size in bytes of the largest message that the scanner accepts, header and payload together.
 
-A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with such a message in
-base64.
+A server lets `max_payload` be 64 MiB at most, and STREAM.MSG.GET answers with a message of that
+size in base64.
 """
 
 _LF, _CR, _SPACE, _DOT = 10, 13, 32, 46
@@ -84,12 +84,17 @@ class ApiReply:
 class Frames:
     """A run of complete messages of one subscription, n >= 1 of them, ascending in `data`.
 
-    `begin`, `line_end`, `head` and `size` are int64 vectors of length n: where the control line
-    starts, where the bytes after it start, how many of them are header (0 without one) and how many
-    there are in all. `lines` holds the n control lines, one after the other, and `separators` where
-    its spaces and dots are; `subject_start`, `subject_end` index `lines`; `reply` and `reply_dots`
-    are the index in `separators` of the space before the reply subject and how many dots that
-    subject has (-1: the message has no reply).
+    `lines` holds bytes (uint8); all other vectors are int64.
+
+    - `begin`, `line_end` (length n): where the control line starts, and where the bytes after it
+      start.
+    - `head`, `size` (length n): how many of these bytes are header (0 without one), and how many
+      there are in all.
+    - `lines`: the n control lines, one after the other. `separators`: where their spaces and dots
+      are.
+    - `subject_start`, `subject_end` (length n): indices of `lines`.
+    - `reply`, `reply_dots` (length n): the index in `separators` of the space before the reply
+      subject, and how many dots that subject has (-1: the message has no reply).
     """
 
     sid: int
@@ -131,7 +136,7 @@ class Frames:
         return int(subjects + replies + self.size.sum())
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """The header block and the payload of each message, as they came."""
+        """The header block and the payload of each message, byte for byte."""
         for start, head, size in zip(
             self.line_end.tolist(), self.head.tolist(), self.size.tolist(), strict=True
         ):
@@ -523,7 +528,7 @@ def _answer(frame: Frames, sid: int) -> Status | ApiReply:
 
 
 class StatusLine(NamedTuple):
-    """What a header block with a status says (ADR-13 "Pull Subscribe internals")."""
+    """The fields of a header block with a status (ADR-13 "Pull Subscribe internals")."""
 
     code: int
     description: str

@@ -70,8 +70,8 @@ class BatchCommit:
         """Store the missing copies of equal rows, and note in the ledger that the batch is done.
 
         Return how many copies were stored. Raises `DeliveryError` if several tasks had rows of one
-        group, if the batch has stored other rows before, or if copies cannot be made; `RowRefused`
-        for a copy; and what `Requests.call` raises.
+        group, if the batch has stored other rows before, or if copies cannot be made. Raises
+        `RowRefused` for a copy, and what `Requests.call` raises.
         """
         # Before the ledger notes that the batch is done: it fails again until the query is mended.
         _refuse_parted_groups(reports)

@@ -26,8 +26,8 @@ class Claims:
     """Gathers the sequences of one task, by stream.
 
     A stream that is `renaming` stores messages under other subjects than theirs. `subjects` keeps
-    the own subjects of rows that such a stream had stored before: if another task claims one of
-    these messages too, only its own subject tells where the copy goes.
+    the own subjects of rows that it had stored before. If another task claims one of these messages
+    too, only its own subject tells where the copy goes.
     """
 
     def __init__(self) -> None:

@@ -38,6 +38,9 @@ _NEEDED = (
     ("schedule", "schedule_target"),
     ("schedule_target", "schedule"),
     ("schedule_ttl", "schedule"),
+    ("schedule_time_zone", "schedule"),
+    ("schedule_source", "schedule"),
+    ("schedule_rollup", "schedule"),
 )
 _NEVER_IN_A_GROUP = ("incr", "schedule", "rollup")
 
@@ -198,6 +201,9 @@ class SinkColumns(Columns):
         "schedule": TIME + TEXT,
         "schedule_target": TEXT,
         "schedule_ttl": TEXT,
+        "schedule_time_zone": TEXT,
+        "schedule_source": TEXT,
+        "schedule_rollup": TEXT,
         "rollup": TEXT,
         "atomic_group": TEXT,
     }

@@ -33,11 +33,14 @@ COMMAND_COLUMNS = {
     b"Nats-Schedule": "schedule",
     b"Nats-Schedule-Target": "schedule_target",
     b"Nats-Schedule-TTL": "schedule_ttl",
+    b"Nats-Schedule-Time-Zone": "schedule_time_zone",
+    b"Nats-Schedule-Source": "schedule_source",
+    b"Nats-Schedule-Rollup": "schedule_rollup",
     b"Nats-Rollup": "rollup",
 }
 COMMAND_HEADERS = {column: header for header, column in COMMAND_COLUMNS.items()}
 INCREMENT = b"Nats-Incr: "
-"""What the header lines of a message that changes a counter begin with, and those of no other."""
+"""The beginning of the header lines of a message that changes a counter, and of no other."""
 GROUP_HEADER = ATOMIC_GROUP.encode()
 EXPECTED_HEADER = EXPECTED.encode()
 
@@ -64,6 +67,9 @@ class Commands:
     schedule: pa.BinaryArray | None = None
     schedule_target: pa.BinaryArray | None = None
     schedule_ttl: pa.BinaryArray | None = None
+    schedule_time_zone: pa.BinaryArray | None = None
+    schedule_source: pa.BinaryArray | None = None
+    schedule_rollup: pa.BinaryArray | None = None
     rollup: pa.BinaryArray | None = None
 
     @classmethod
@@ -102,4 +108,4 @@ class Commands:
 
 
 NO_COMMANDS = Commands()
-"""Of rows whose columns ask for nothing."""
+"""The commands of rows whose columns ask for nothing."""

@@ -1,8 +1,8 @@
 """Equal rows in several tasks of a batch: rows without a message, and messages without a row. Pure.
 
 Equal rows of two tasks have the same message id, so that a row has its id in whichever partition it
-is. The server keeps the first of two such messages, and each task claims it. The driver counts for
-each row, equal ones together, how many tasks claim it and how many messages it has:
+is. The server keeps the first message of an id, and each task claims it. The driver counts for each
+row, equal ones together, how many tasks claim it and how many messages it has:
 
 - If there are fewer messages than claims, copies are missing. They get the numbers that follow:
   after that the ids of a batch are the same, however its rows are divided among partitions.

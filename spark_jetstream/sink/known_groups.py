@@ -1,7 +1,7 @@
 """Groups that a stream refused for a message id that it has: are they stored already? Pure.
 
 One id that the sink has made tells of its whole group. An id of the user's may be that of another
-row, so each message of such a group is looked at.
+row, so the sink checks each message of the group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KnownGroup:
 
     @property
     def has_twins(self) -> bool:
-        """Whether two rows have the same id: the server never takes such a group."""
+        """Whether two rows have the same id, so that the server never takes the group."""
         seen = set()
         for row in self.rows:
             if row.message_id in seen:

@@ -28,7 +28,7 @@ from spark_jetstream.protocol.arrow import (
     repeated,
 )
 from spark_jetstream.protocol.headers import block_headers
-from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
+from spark_jetstream.protocol.subjects import KEY_PATTERN, MAX_SUBJECT, key_fault
 from spark_jetstream.sink.columns import BYTES, LEFT_OUT_TIME, NUMBER, TEXT, Columns, Types
 from spark_jetstream.sink.commands import Commands
 from spark_jetstream.sink.faults import note, shown_bytes
@@ -43,8 +43,6 @@ _OPERATION_LINES = binaries(
         for headers in (*(OPERATION_HEADERS[name] for name in OPERATIONS), {})
     ]
 )
-# The fast path: keys that match need no closer look (`protocol.subjects.key_fault`).
-_GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
 
 
 class BucketColumns(Columns):
@@ -132,8 +130,8 @@ def rows_of(
 def _check_keys(key: pa.BinaryArray, most: int, faults: dict[int, str]) -> None:
     """Note the rows with an invalid key, or one of more than `most` bytes."""
     note(faults, pc.is_null(key), "column key is null")
-    # Bytes that are not UTF-8 do not match either: a key is ASCII.
-    doubtful = flags(pc.invert(pc.match_substring_regex(key, _GOOD_KEY))) | (lengths(key) > most)
+    # Keys that match need no closer look. Bytes that are not UTF-8 do not match: a key is ASCII.
+    doubtful = flags(pc.invert(pc.match_substring_regex(key, KEY_PATTERN))) | (lengths(key) > most)
     for index in np.flatnonzero(doubtful).tolist():
         value = key[index].as_py()
         problem = key_fault(value.decode("utf-8", "replace"))

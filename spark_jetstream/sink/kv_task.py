@@ -2,8 +2,8 @@
 
 - The task sends a row only when the row before it with the same key has its answer.
 - It sends a row once more, without an id, when the row was stored before an earlier row of its key.
-- A row with expected revision 0 also replaces a delete or purge marker, as in the client libraries:
-  the task sends it again, and up to `maxRetries` times more while others change its key. If an
+- A row with expected revision 0 also replaces a delete or purge marker, as in the client libraries.
+  The task sends it again, and up to `maxRetries` times more while others change its key. If an
   earlier attempt has already stored a later row of the same key, the row counts as stored.
 """
 

@@ -339,8 +339,8 @@ class Ledger:
         """Return the stream and sequence of each of these rows, None for a row that is not stored.
 
         A row is its id, its subject and its stream as for `find`. `after` holds the last sequence
-        of each stream that was known when the rows came; this attempt can only have stored them
-        after it.
+        of each stream that was known when the task got the rows; this attempt can only have stored
+        them after it.
         """
         stored: dict[str, StoredIds] = {}
         for name, note in self._entry.streams.items():

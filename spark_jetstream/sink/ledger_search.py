@@ -124,7 +124,7 @@ class BatchSearch:
 
 @dataclass
 class _Searched:
-    """What a stream has stored of the batch, up to a sequence."""
+    """The ids of the batch that a stream has, up to a sequence."""
 
     ids: StoredIds
     last: int

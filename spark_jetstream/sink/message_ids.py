@@ -127,11 +127,11 @@ class MessageIds:
     With `dead` they are ids of dead letters. The object keeps 16 to 32 bytes for each row that
     `ids` has got.
 
-    `content` tells the rows so far from other rows, in any order: the sum of a hash of each (of its
-    own `msg_id`, or else of subject, headers, payload and origin), modulo 2**64. `own` is the same
-    of `msg_id` and subject of the rows with a `msg_id`, 0 if there are none: ids belong to streams,
-    so the same one at another subject is another row. `partitioned` says whether an id has the
-    partition in it.
+    `content` tells the rows so far from other rows, in any order. It is the sum, modulo 2**64, of a
+    hash of each row: of its own `msg_id`, or else of subject, headers, payload and origin. `own` is
+    the same sum for `msg_id` and subject of the rows with a `msg_id`, 0 if there are none. It
+    includes the subject because ids belong to streams: the same id at another subject is another
+    row. `partitioned` says whether an id has the partition in it.
     """
 
     def __init__(self, task: WriteTask, scheme: Scheme = Scheme(), *, dead: bool = False) -> None:

@@ -119,8 +119,8 @@ def write_objects(
 ) -> TaskReport:
     """Store all rows of a task as objects, in their order, and return what is stored.
 
-    Raises `RowRefused`, `OutageError`, `PermissionDenied`, and `StreamNotFound` if there is no such
-    bucket.
+    Raises `RowRefused`, `OutageError`, `PermissionDenied`, and `StreamNotFound` if the bucket does
+    not exist.
     """
     assert options.object_bucket is not None
     begun, totals, count, size = time.monotonic(), Totals(), 0, 0

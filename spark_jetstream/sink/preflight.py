@@ -1,8 +1,9 @@
 """Checks on the driver before the first row: the part that all kinds of datasets share.
 
-Each kind (`sink.kinds`) asks its own questions through `StartCheck`. The checks leave out what a
-publisher's permissions do not let it see, and what no server can show during an election, except
-what delivery exactly-once and the columns schedule and atomic_group need.
+Each kind (`sink.kinds`) asks its own questions through `StartCheck`. The checks leave out
+everything that a publisher's permissions hide from it, and everything that no server can show
+during an election. They never leave out what delivery exactly-once and the columns schedule and
+atomic_group need.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.options.connection import may_rename_subjects
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.features import COUNTERS, MESSAGE_TTL, shown_version
+from spark_jetstream.protocol.features import (
+    COUNTERS,
+    MESSAGE_TTL,
+    SCHEDULE_DETAILS,
+    shown_version,
+)
 from spark_jetstream.sink.fitness import refuse_unfit
 from spark_jetstream.sink.timing import WRITE_TIMING, WriteTiming
 from spark_jetstream.streams.lookup import nearest_stream, nearest_subject, streams_of
@@ -38,7 +44,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-NEWER_COLUMNS = {"incr": COUNTERS, "ttl": MESSAGE_TTL}
+NEWER_COLUMNS = {
+    "incr": COUNTERS,
+    "ttl": MESSAGE_TTL,
+    "schedule_time_zone": SCHEDULE_DETAILS,
+    "schedule_source": SCHEDULE_DETAILS,
+    "schedule_rollup": SCHEDULE_DETAILS,
+}
 """The features of the server that columns need."""
 
 
@@ -103,7 +115,8 @@ def check_start(
 def _must_be_checked(options: SinkOptions) -> bool:
     """Whether a micro-batch waits long for the checks, for any kind of dataset.
 
-    Delivery exactly-once needs them, and without an answer there may be no such domain.
+    Delivery exactly-once needs them. With option domain, a missing answer may mean that the domain
+    does not exist.
     """
     return options.delivery == "exactly-once" or options.connection.domain is not None
 

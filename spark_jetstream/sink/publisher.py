@@ -1,18 +1,19 @@
 """Publisher of rows: sends them, reads acknowledgements, and words the error of a row that fails.
 
-It has one connection and a window of rows in flight, and one thread sends and reads. `Window`
-knows which rows lack an answer, `SharedReplies` when answers that name no row prove that all are
-stored, and `Recovery` asks the server about rows without a good answer. docs/architecture.md has
-the reasons ("How rows are stored"), and docs/delivery.md what they mean for the rows.
+It has one connection and a limited number of rows in flight, and one thread sends and reads.
+`Window` knows which rows lack an answer. `SharedReplies` knows when answers that name no row prove
+that all are stored. `Recovery` asks the server about rows without a good answer.
+docs/architecture.md has the reasons ("How rows are stored"), and docs/delivery.md the consequences
+for the rows.
 
-A portion is sent when the window has room for it. Its rows share one reply subject, or each has its
+A portion is sent when `Window` has room for it. Its rows share one reply subject, or each has its
 own:
 
 | a row is | what happens | then the row is, or the task |
 |---|---|---|
 | too large for the server | `publish` | refused |
-| in flight, shared subject | all answers are there and prove that all rows are stored | stored |
-| | all answers are there and prove nothing | stored, if without an id and there; else due at once |
+| in flight, shared subject | all answers have arrived and prove that all rows are stored | stored |
+| | all answers have arrived and prove nothing | stored, if they have no id and the stream has their messages; else due at once |
 | in flight, own subject | an acknowledgement of the stream and domain that must store it | stored |
 | | an acknowledgement of another one | fails |
 | | a refusal that may pass | due after a pause; after `maxRetries` it fails (1) (2) |
@@ -24,9 +25,9 @@ own:
 | due | its time | in flight, sent again |
 | | a late acknowledgement | stored |
 
-(1) A subject without a stream refuses the row, also if it has another subscriber and the server
-cannot say so, but not while a stream of the task does not answer: a mapping of subjects may bring
-the row there.
+(1) A row is refused if its subject has no stream, also if the subject has another subscriber and
+the server cannot say so. It is not refused while a stream of the task does not answer: a mapping of
+subjects may bring the row there.
 
 (2) A row that is larger than all that its stream, or the account, may keep is refused. A stream
 that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`), may take
@@ -392,7 +393,7 @@ class Publisher:
     # Answers
 
     def _receive(self, *, wait: bool) -> None:
-        """Read the answers that are there. With `wait`, wait for one, or until a row is due."""
+        """Read the answers received so far. With `wait`, wait for one, or until a row is due."""
         # With few answers in flight a pause between reads would only delay the rows that wait
         # for them.
         if self.paced and self._window.unanswered >= _MANY:

@@ -21,7 +21,7 @@ LARGEST_CLAIMS = 128 * 1024
 
 @dataclass
 class Totals:
-    """Counts of stored rows, of those that an earlier attempt stored, and sequences by stream.
+    """Counts of stored rows and of rows that an earlier attempt stored, and sequences by stream.
 
     `claims` gathers the messages that the rows are; None if the ids of the rows have the partition
     in them.
@@ -83,7 +83,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What one task has stored.
+    """The rows that one task has stored.
 
     The task got `rows` rows: each of them counts in `stored` or in `dead_letters`. An earlier
     attempt had stored `duplicates` of the stored ones. `streams` maps each stream to the first and

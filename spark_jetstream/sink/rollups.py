@@ -1,11 +1,13 @@
 """Rows that remove others: roll-ups, and schedules, of which a subject keeps the last one. Pure.
 
-- The task sends such a row when the rows before it have their answers, and the rows after it when
-  it has its own. `sub` and schedules concern the rows of their subject, `all` concerns all rows.
+- The task sends a row that removes others when the rows before it have their answers, and the rows
+  after it when it has its own. `sub` and schedules concern the rows of their subject, `all`
+  concerns all rows.
 - It sends a row once more, under another id, when the row was stored before a roll-up that it
-  follows, and a roll-up also when it was stored before any row that it must remove.
-- With delivery exactly-once a task has one row for each schedule's subject. Column `rollup` is
-  refused for the same reason (`sink.preflight`).
+  follows. It also sends a roll-up once more that was stored before any row that it must remove.
+- With delivery exactly-once a task has one row for each schedule's subject, and no schedule that
+  is published once as a copy of its source. Columns `rollup` and `schedule_rollup` are refused for
+  the same reason (`sink.kinds.messages`).
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from spark_jetstream.protocol.arrow import (
     BoolArray,
     IntArray,
     as_arrow,
+    as_vector,
     decimal,
+    flags,
     piece,
     without,
 )
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
+from spark_jetstream.sink.faults import note
 from spark_jetstream.sink.header_lines import with_header
 from spark_jetstream.sink.kv import rounds
 from spark_jetstream.sink.rows import Rows
@@ -49,9 +54,14 @@ class Rollups:
         self._rolled_all = 0
 
     def check(self, rows: Rows) -> None:
-        """Note a fault for each row at the subject of an earlier one, if either is a schedule."""
+        """Note a fault for each row that a second attempt of an exactly-once task would not find.
+
+        It is at the subject of an earlier one, and either is a schedule; or it is a schedule whose
+        message has the headers of another.
+        """
         if not self._alone:
             return
+        _note_copies(rows)
         # A second attempt would not find a schedule that a later row has replaced,
         # and would put it in the place of that row
         # (test_exactly_once_has_one_row_for_each_subject_of_a_schedule).
@@ -101,8 +111,8 @@ class Rollups:
     def too_early(self, flight: InFlight) -> tuple[IntArray, IntArray]:
         """Note which messages the rows of a turn are. Every row has its answer.
 
-        Return the indices of those that must be sent once more, and the sequence after which each
-        must be stored.
+        Return the indices of the rows that must be sent once more, and the sequence after which
+        each must be stored.
         """
         # The stream may have forgotten the ids of an earlier attempt's first rows,
         # and still know those of its later rows. It then stores the first rows again,
@@ -132,6 +142,25 @@ class Rollups:
         self._rolled.put(keys[rolls], stored[rolls])
         self._rolled_all = int(stored[kept[whole[kept]]].max(initial=self._rolled_all))
         return np.flatnonzero(early), before[early]
+
+
+def _note_copies(rows: Rows) -> None:
+    """Note a fault for each schedule that is published once, as a copy of its source."""
+    commands = rows.commands
+    if commands.schedule_source is None:
+        return
+    # The server removes a schedule that does not repeat. Its message then has the headers of the
+    # last message at the source, and so no `Scheduled-Msg-Id` of the row (nats-server:
+    # server/scheduler.go, getScheduledMessages).
+    once = flags(pc.starts_with(commands.schedule, b"@at "))
+    copied = once & as_vector(commands.schedule_source.is_valid())
+    note(
+        rows.faults,
+        copied,
+        "with delivery exactly-once a schedule that does not repeat can have no column "
+        "schedule_source: its message has the headers of the source, so a second attempt could not "
+        "recognise the row; set delivery to deduplicated, or leave schedule_source null",
+    )
 
 
 def ids_of_copies(ids: pa.BinaryArray, after: IntArray) -> pa.BinaryArray:

@@ -40,11 +40,30 @@ from spark_jetstream.sink.rows import Rows
 
 _INTEGER = r"^[+-]?[0-9]+$"
 _ROLLUP = r"^(sub|all)\z"
+_SCHEDULE_ROLLUP = r"^sub\z"
 #: Columns that an increment of a counter cannot have (ADR-49), beside a payload.
 _NOT_WITH_INCR = ("ttl", "expected_last_subject_sequence", "schedule", "rollup")
 
 Given = Mapping[str, pa.Array]
 """The columns of a record batch by name."""
+
+
+def _schedule_rollups(values: pa.Array, column: str, faults: Faults) -> pa.BinaryArray:
+    """Return the roll-ups of schedules as bytes. Note those that are none, which become null."""
+    values = as_bytes(values)
+    unknown = pc.invert(pc.match_substring_regex(values, _SCHEDULE_ROLLUP))
+    return without(values, note(faults, unknown, f"column {column} must be sub, or null"))
+
+
+#: Columns beside `schedule`, and what reads the values of each. Message ids depend on the order of
+#: their header lines, so new ones come last.
+_SCHEDULE_COLUMNS = {
+    "schedule_target": header_values,
+    "schedule_ttl": ttl_values,
+    "schedule_time_zone": header_values,
+    "schedule_source": header_values,
+    "schedule_rollup": _schedule_rollups,
+}
 
 
 def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
@@ -131,9 +150,9 @@ def _with_commands(
 def _with_schedules(
     lines: pa.BinaryArray, given: Given, faults: Faults, asked: dict[str, pa.BinaryArray]
 ) -> pa.BinaryArray:
-    """Add the header lines of columns `schedule`, `schedule_target` and `schedule_ttl`.
+    """Add the header lines of the columns `schedule` and `schedule_...`.
 
-    A row without a schedule has no target and no TTL.
+    In a row without a schedule the others mean nothing.
     """
     times = schedules(given["schedule"])
     target = given["schedule_target"]
@@ -142,7 +161,7 @@ def _with_schedules(
     lines = with_header(lines, COMMAND_HEADERS["schedule"], without(times, bad))
     lacking = pc.and_(pc.is_valid(times), pc.is_null(target))
     note(faults, lacking, "column schedule_target is null, unlike schedule")
-    for column, read in (("schedule_target", header_values), ("schedule_ttl", ttl_values)):
+    for column, read in _SCHEDULE_COLUMNS.items():
         if column in given:
             # A target or a TTL without a schedule means nothing
             # (test_without_a_schedule_a_target_and_a_ttl_do_not_count).

@@ -28,22 +28,22 @@ _ALL = piece(b"all")
 class Rows:
     """The parts of n messages.
 
-    `subject`, `data` and `lines` are Arrow binary arrays of length n without nulls; `lines` holds
+    `subject`, `data` and `lines` are Arrow binary arrays of length n without nulls. `lines` holds
     the header lines of each row (`Name: value` CR LF ..., empty for a row without any), without the
     version line. `msg_id` is a binary array with nulls for rows without one, or None. `number`
     counts the rows of the task from 1 (int64).
 
-    `faults` maps indices to the reason why the row can never be stored. Such a row has its subject
-    as it was given; a dead letter can hold the rest: invalid headers and ids are left out, and null
-    is empty.
+    `faults` maps indices to the reason why the row can never be stored. A row with a fault keeps
+    the subject that was given. A dead letter can hold its other parts: invalid headers and ids are
+    left out, and null is empty.
 
     `left_out` maps the names of `SERVER_HEADERS` that column headers held to the first row of each,
     in the order of the rows. With `ends` they are groups: group i, which ends before row `ends[i]`,
     is stored whole or not at all.
 
     `origin` names the message that each row was read from, by stream and sequence, with nulls where
-    a row does not say; None if the columns are not there. `commands` are what columns ask the
-    server for; `lines` say the same to the server.
+    a row does not say. It is None without these columns. `commands` are the requests that columns
+    make of the server; `lines` make the same requests.
     """
 
     number: IntArray

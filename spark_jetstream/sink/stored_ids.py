@@ -14,7 +14,10 @@ Marks = npt.NDArray[np.uint8]
 SCHEDULED = np.uint8(1)
 """The message is a schedule, or a schedule has published it: its subject keeps the last of equal rows only."""
 GUARDED = np.uint8(2)
-"""The message expected a sequence, or came with others as a group: of equal rows the server takes the first one."""
+"""The message expected a sequence, or is part of a group.
+
+The server takes the first of equal rows.
+"""
 
 
 class StoredIds:

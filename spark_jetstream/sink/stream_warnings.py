@@ -100,7 +100,7 @@ def _warn_of_a_small_stream(
 ) -> None:
     """Warn of a stream that discards old messages and has less room than the largest message needs.
 
-    It stores such a message, acknowledges it, and removes it at once.
+    The stream stores a message for which it has no room, acknowledges it, and removes it at once.
     """
     # A stream that discards what is new refuses such a row instead (`sink.room`).
     if state.discard != "old" or state.max_bytes <= 0:

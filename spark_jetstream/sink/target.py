@@ -64,7 +64,8 @@ _ADVICE: Mapping[Cause, str] = {
     RefusalCode.SCHEDULE_INVALID: (
         "column schedule takes a time with its zone, as 2030-01-31T08:00:00Z or after @at, and "
         "since nats-server 2.14 @every with one second or more, cron with six fields, @hourly, "
-        "@daily, @weekly, @monthly and @yearly"
+        "@daily, @weekly, @monthly and @yearly; a row with schedule_time_zone takes neither @at "
+        "nor @every"
     ),
     RefusalCode.SCHEDULE_TARGET_INVALID: (
         "column schedule_target must be another subject of the same stream, without wildcards"
@@ -74,6 +75,14 @@ _ADVICE: Mapping[Cause, str] = {
     ),
     RefusalCode.SCHEDULE_ROLLUP_INVALID: (
         "column rollup must be sub or null in a row with a schedule"
+    ),
+    RefusalCode.SCHEDULE_SOURCE_INVALID: (
+        "column schedule_source must be a subject of the same stream, without wildcards, and "
+        "neither that of the row nor schedule_target"
+    ),
+    RefusalCode.SCHEDULE_TIME_ZONE_INVALID: (
+        "column schedule_time_zone takes a name of the IANA time zone database that the server's "
+        "machine has, such as Europe/Berlin"
     ),
 }
 

@@ -118,7 +118,7 @@ class TaskWriter:
     """Writes the rows of one task through `sender`, in `order`.
 
     `read` makes rows of a record batch with `columns`. `refuses_commands`: a row fails the task if
-    its column headers holds a command for the server. Otherwise such a header is left out.
+    its column headers holds a command for the server. Otherwise the header is left out.
     """
 
     def __init__(

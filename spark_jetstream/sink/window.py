@@ -34,9 +34,9 @@ class Portion:
     The target's stream must store the rows, or with `any_stream` any stream: that is for dead
     letters and second copies. `looked` is when the ledger was last asked whether the rows are
     stored, or when the publisher got them. `after` maps streams to the last sequence that was known
-    then: this attempt can only store the rows after it. Of rows in groups (`Rows.ends`) an index is
-    that of a group, which is sent and answered as one row. `repeated`: this attempt has sent the
-    rows before, in another portion.
+    then: this attempt can only store the rows after it. If the rows are in groups (`Rows.ends`), an
+    index is that of a group, which is sent and answered as one row. `repeated`: this attempt has
+    sent the rows before, in another portion.
     """
 
     rows: Rows
@@ -72,9 +72,9 @@ class Portion:
 class SharedReplies:
     """The answers to rows that have one reply subject: they say how many are stored, but not which.
 
-    They prove that all `rows` rows are stored if there are as many, all good, of stream and domain
-    `place`, and each of a message of its own. `after` has the last message of each stream that was
-    known when these rows came.
+    They prove that all `rows` rows are stored if their number is `rows`, and all are good, of
+    stream and domain `place`, and each of a message of its own. `after` is that of the rows'
+    `Portion`.
     """
 
     def __init__(self, rows: int, place: tuple[str, str], after: Mapping[str, int]) -> None:
@@ -207,7 +207,7 @@ class InFlight:
         self.tries[index] += 1
 
     def note_timeout(self) -> None:
-        """Count that no answer came within `ackTimeout`."""
+        """Count one more wait of `ackTimeout` without an answer."""
         self.timeouts += 1
 
     def take_shared(self, stored: StoredAcks, mine: BoolArray) -> None:

@@ -227,7 +227,7 @@ class _Sink:
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log that a task failed.
 
-        What the others have stored stays; Spark will write a micro-batch again.
+        The rows that other tasks have stored stay; Spark will write a micro-batch again.
         """
         tasks = [message for message in messages if isinstance(message, Committed)]
         _driver_log().warning(

@@ -31,9 +31,9 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
     """Share a limit of messages among streams in proportion to what waits in each.
 
     No stream gets more than its backlog, and together they get ``min(limit, sum of backlogs)``.
-    Each stream with a backlog gets at least one message; if the limit is too small for that, the
-    longest backlogs come first, and of equal ones the first by name. A negative backlog counts
-    as 0.
+    Each stream with a backlog gets at least one message. If the limit is too small for that, the
+    longest backlogs get one first, and among equal ones the first by name. A negative backlog
+    counts as 0.
     """
     shares = dict.fromkeys(sorted(backlogs), 0)
     # The order of equal backlogs stays: by name.
@@ -74,10 +74,13 @@ def limit_end(start: int, end: int, limit: int, probe: Probe, total: int) -> tup
     Return one past the last message, and the timestamp (ns) of that.
 
     ``total`` matching messages were counted in the range; ``end`` should be one past one of them.
-    Where no sequence from the first message on is missing, arithmetic gives the cut. Elsewhere at
-    most `LIMIT_PROBES` questions, these included, look for it: exactly, as long as a handful is
-    enough and nothing is published during the search; then for at least 15/16 of the limit; at last
-    the best that was found counts, at least one message.
+    Where no sequence from the first message on is missing, arithmetic gives the cut. Elsewhere a
+    search gives it, with at most `LIMIT_PROBES` questions, the first ones included:
+
+    - It looks for the exact cut while a handful of questions is enough and nothing is published
+      meanwhile.
+    - Then it looks for a cut with at least 15/16 of the limit.
+    - At last it takes the best cut found, with at least one message.
 
     The cut is never beyond ``end``, and beyond ``start`` if ``start < end``. If the messages are
     all within the limit, or all removed, the end stays. The timestamp is 0 when the last message is

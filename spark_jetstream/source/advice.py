@@ -1,4 +1,4 @@
-"""What the options of a source can do about an error.
+"""Advice about errors: the options of a source that help.
 
 The layers that raise it know streams and no options.
 """

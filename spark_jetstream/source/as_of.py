@@ -1,13 +1,16 @@
 """The table of a Key-Value bucket as it was: planned on the driver, read and proven by one task.
 
 The table as of revision R has the last revision up to R of each key, if that is a put. A server
-keeps no old tables, only what is left of old revisions. The task reads the headers of all keys up
-to R (`before`), asks the leader for the state of the stream, and reads the headers of what was
-stored after R (`after`). A later write that removes a revision before its turn in `before` is
-itself in `after`, or missing there.
+keeps no old tables, only old revisions, and not all of them. The task reads the headers of all keys
+up to R (`before`). Then it asks the leader for the state of the stream, and reads the headers of
+all messages stored after R (`after`). A later write that removes a revision before its turn in
+`before` is itself in `after`, or missing there.
 
-The task yields rows only if these prove them. m is the last revision of a key in `before`, n the
-number of its revisions in `after`, k the largest number of revisions that a key has in `before`:
+The task yields rows only if these prove them:
+
+- m is the last revision of a key in `before`.
+- n is the number of its revisions in `after`.
+- k is the largest number of revisions that a key has in `before`.
 
 | found | the key as of R |
 |---|---|
@@ -20,18 +23,25 @@ number of its revisions in `after`, k the largest number of revisions that a key
 | no m, n = 0, traced, complete, `before` not empty | none: a key of R has left something |
 | no m, n = 0, else, and no m of all that `keys` lists is known | unknown |
 
-In order: messages have no TTL of their own, none can be deleted alone (`deny_delete`), and the
-stream is no mirror (it never had what its origin lost while they were apart). Traced: no living key
-vanishes without a message: `deny_delete`, no mirror, nothing evicted (`max_msgs`, `max_bytes`), and
-limit markers or nothing expired. A server leaves a marker when a key loses its only message, not
-when an older one comes to light (seen with 2.15.1). Complete: nothing is missing in `after`; a
-deletion that a client has cleaned up (`PurgeDeletes`) is. k, not the limit of now, bounds what the
-history drops: the limit may have been smaller. Unknown is an error.
+The words of the table:
 
-Taken for granted: the TTL, the limit markers and `deny_delete` are those of the time of R, and
-nobody has purged the subject of a living key by the stream's API in place of the bucket's. With
-several replicas the leader confirms each revision that a later write can have removed, since a
-replica that lags proves nothing.
+- In order: messages have no TTL of their own, none can go alone (`deny_delete`, retention `limits`,
+  no schedules), and the stream is no mirror. A mirror never had the messages that its origin lost
+  while they were apart.
+- Traced: no living key vanishes without a message. This needs messages that cannot go alone, no
+  mirror, and nothing evicted (`max_msgs`, `max_bytes`). It also needs limit markers, or nothing expired. A server
+  leaves a marker when a key loses its only message, not when an older one comes to light (seen with
+  2.15.1).
+- Complete: nothing is missing in `after`. A deletion that a client has cleaned up (`PurgeDeletes`)
+  is missing.
+- Unknown: an error.
+
+k, not the limit of now, bounds what the history drops, because the limit may have been smaller.
+
+The task takes two things for granted. The TTL, the limit markers and `deny_delete` are those of the
+time of R. Nobody has purged the subject of a living key by the stream's API in place of the
+bucket's. With several replicas the leader confirms each revision that a later write can have
+removed, since a replica that lags proves nothing.
 """
 
 from __future__ import annotations
@@ -71,9 +81,9 @@ _ROLLUP = text_piece("Nats-Rollup")
 class PastTable(TablePart):
     """A bucket's table as of `revision`, for which `option` asks. Plain data that pickles.
 
-    With `timed` a time was given: `revision` is the one before the first that is left of those
-    stored later. Revisions that are missing right before that may have been stored earlier or
-    later.
+    With `timed` a time was given. `revision` is then the one before the first revision that was
+    stored later and is still in the stream. Revisions that are missing right before that one may
+    have been stored earlier or later.
     """
 
     revision: int = 0
@@ -154,11 +164,11 @@ def read_past(
 
 
 class _Heads:
-    """What a proof needs of some messages, of all keys, in stream order; and of each key.
+    """The parts of some messages that a proof needs: of all in stream order, and of each key.
 
-    A key is known by its hash. `first` and `last` are places in `sequences`, `counts` the number of
-    a key's messages, `wanted` whether a filter matches it, and `purged` whether one of its messages
-    removed those before it (`Nats-Rollup`).
+    A key is known by its hash. `first` and `last` are indices of `sequences`, and `counts` has the
+    number of a key's messages. `wanted` says whether a filter matches the key. `purged` says
+    whether one of its messages removed those before it (`Nats-Rollup`).
     """
 
     def __init__(self, runs: Iterator[MessageRun], filters: Sequence[str]) -> None:
@@ -224,7 +234,7 @@ def _expired_unmarked(state: StreamSummary) -> bool:
 
 
 class _Proof:
-    """What the revisions before and after a table show of its keys: the table of the module.
+    """A proof from the revisions before and after a table: the rules that the module lists.
 
     Vectors beside `before.keys`: `gaps`, `last`; beside `after.keys`: `fresh`, `pushed`, `first`.
     """

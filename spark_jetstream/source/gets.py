@@ -28,7 +28,7 @@ class Gets:
         self._tried: tuple[tuple[int, int], bool] | None = None
 
     def suit(self, state: StreamSummary, messages: int) -> bool:
-        """Whether tasks of so many messages read this stream, which has no gaps, with Direct Gets.
+        """Whether tasks of ``messages`` messages read this stream, without gaps, with Direct Gets.
 
         A consumer is work for each server of a cluster, and Direct Gets are slower for many
         messages.

@@ -17,12 +17,13 @@ tests/source/test_planner.py, test_a_long_interest_stream). Half of that leaves 
 that are published meanwhile.
 """
 PAST_THE_END = 2
-"""A consumer must not begin so many sequences, or more, past the last one of an interest stream.
+"""A consumer must not begin this many sequences, or more, past the end of an interest stream.
 
 The server takes the distance from there to the end, which is below zero, for more than 100,000
-sequences, and does the same as for a `LONG` stream when it deletes the consumer: two such consumers
-that are deleted together purge the stream (`cleanupNoInterestMessages` in server/consumer.go; 59 of
-60 tries with 2.15.1). Only a stream that lost its tail is shorter than what is read of it.
+sequences. When it deletes the consumer, it does the same as for a `LONG` stream. Two of these
+consumers that are deleted together purge the stream (`cleanupNoInterestMessages` in
+server/consumer.go; 59 of 60 tries with 2.15.1). Only a stream that lost its tail is shorter than
+the part that was read of it.
 """
 
 

@@ -19,8 +19,8 @@ _COARSE = 300_000_000
 class LastRead:
     """The last message read of one stream, which is looked up before each micro-batch.
 
-    A stream that lost its tail has another message there, or none (docs/data-loss.md). What was
-    verified is remembered, so that it is looked up only where it may have changed.
+    A stream that lost its tail has another message there, or none (docs/data-loss.md). A verified
+    message is remembered, so that it is looked up only where it may have changed.
     """
 
     def __init__(self) -> None:

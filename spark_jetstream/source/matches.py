@@ -1,4 +1,4 @@
-"""What planning remembers of the messages of one stream that match the filters of a query."""
+"""Planning's memory of one stream: its last matching message, and ranges without a match."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class UnmatchedRanges:
     def add(self, position: StreamPosition, last_match: int, state: StreamSummary) -> None:
         """Add the end of the stream, behind the sequence `last_match`.
 
-        One range that covers `position` stays. A batch that ends at `last_match` still begins at
-        the position. What is known of messages that are gone stays true, also where the whole batch
-        is gone.
+        One range that covers `position` stays, because a batch that ends at `last_match` still
+        begins at the position. A range stays true after its messages are gone, also when the whole
+        batch is gone.
         """
         lasting = max(last_match, state.first_kept + 1)
         kept: list[_UnmatchedRange] = []

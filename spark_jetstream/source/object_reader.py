@@ -123,9 +123,10 @@ class ObjectRows:
     def of_range(self, part: SequenceRange) -> Iterator[pa.RecordBatch]:
         """Read the objects with meta messages in `part`.
 
-        `part.subjects` is the filter of the bucket's meta messages. All of the range are read
-        before the first row, because a later one may replace the first: a version that was replaced
-        or deleted has no row (docs/objects.md, "A streaming query over objects").
+        `part.subjects` is the filter of the bucket's meta messages. The reader reads all of the
+        range before it yields the first row, because a later message may replace the first. A
+        version that was replaced or deleted has no row (docs/objects.md, "A streaming query over
+        objects").
         """
         # Newer meta messages replace older ones, so that their number may be smaller than planned.
         uncounted = replace(part, count=None)

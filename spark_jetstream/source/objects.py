@@ -85,8 +85,8 @@ def pack(
     """Return the objects in groups, one for each task.
 
     Each object is in one group, their order is kept, and no group is empty. No group has more than
-    `max_objects` (>= 1), nor more than about `max_bytes` of content unless it is a single object;
-    there are at least `min_groups` if there are that many objects. Without content only their
+    `max_objects` (>= 1), nor more than about `max_bytes` of content unless it is a single object.
+    There are at least `min_groups` if there are that many objects. Without content only their
     number counts.
     """
     if not objects:

@@ -46,8 +46,8 @@ class Planner:
     """Plans one query. All methods raise what the connection and the server raise, and `OptionError`.
 
     The options of a bucket must have the filters of its stream. `clock` gives seconds, for waiting
-    times. Of its many methods a reader calls seven, each of which is over all streams of the query;
-    what concerns one is in `StreamPlan`.
+    times. A reader calls seven of the methods, each of which is about all streams of the query;
+    `StreamPlan` is about one.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Planner:
                 )
 
     def _find(self, known: Iterable[str] = (), *, complete: bool = False) -> None:
-        """Take up the streams that streamPattern and streamMetadata choose now, and let go of those that they do not.
+        """Take up the streams that streamPattern and streamMetadata choose now, and let go of all others.
 
         `known` are the streams of the query's offset; `complete` is that of `Selection.look`.
         """
@@ -124,7 +124,7 @@ class Planner:
         only: bool = False,
         reporting: bool = False,
     ) -> dict[str, StreamPlan]:
-        """Ask the server for the states of all streams in one go, or `only` of those with a position.
+        """Ask the server for the states of all streams in one go, or `only` of streams with a position.
 
         `positions` are those of the query, see `StreamPlan.see`. With failOnDataLoss=false the
         result lacks streams that have one and were deleted since; with `reporting` all that do not
@@ -616,7 +616,8 @@ class Planner:
 def _twice(plan: Callable[[], T]) -> T:
     """Return what `plan` returns.
 
-    Where a stream was deleted meanwhile, the second time begins with a look at that.
+    If a stream was deleted meanwhile, `plan` is called again, and begins by asking for the streams'
+    states.
     """
     try:
         return plan()

@@ -1,4 +1,4 @@
-"""What planning asks about one stream: `StreamProbe`, by consumers or by Direct Gets."""
+"""The questions of planning about one stream: `StreamProbe`, by consumers or by Direct Gets."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class StreamProbe(ABC):
 
     @property
     def certain(self) -> bool:
-        """Whether a message that was not found is not there.
+        """Whether the stream lacks each message that was not found.
 
-        It may be there if a replica that lags has the last word.
+        The stream may have it if a replica that lags has the last word.
         """
         return True
 
@@ -121,8 +121,8 @@ class StreamProbe(ABC):
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """Return what the server takes for the first message stored at that time or later.
 
-        It may be a later one. It is one of the messages on all subjects, or of those that match if
-        the account may see no others.
+        It may be a later one. It is one of the messages on all subjects, or a matching one if the
+        account may see no others.
         """
         return self._since((), nanoseconds)
 
@@ -154,8 +154,8 @@ class ConsumerProbe(StreamProbe):
     """A `StreamProbe` whose answers come from consumers; it may also raise `ConsumerLost`.
 
     It needs the permissions of a reader: STREAM.INFO, CONSUMER.CREATE and MSG.NEXT. A consumer has
-    one replica, which may lag, so where it finds no message, or the last one, the leader has the
-    last word (STREAM.MSG.GET); unless the account may not ask it. Counts may be too low.
+    one replica, which may lag. So where it finds no message, or the last one, the leader has the
+    last word (STREAM.MSG.GET), unless the account may not ask it. Counts may be too low.
     """
 
     direct = False
@@ -178,7 +178,7 @@ class ConsumerProbe(StreamProbe):
     def certain(self) -> bool:
         """See `StreamProbe.certain`.
 
-        Of a stream with several replicas only the leader knows it.
+        If the stream has several replicas, only the leader knows it.
         """
         return self._gets or not self._replicated
 

@@ -26,7 +26,7 @@ def ranges_between(start: Offset, end: Offset, subjects: Sequence[str] = ()) -> 
 
     - A stream of both offsets is read from the one ``next`` to the other.
     - A stream that was created again between the two is read from sequence 1.
-    - A stream that is only in ``end`` was added to the query: the batch that adds it reads nothing
+    - A stream that is only in ``end`` was added to the query. The batch that adds it reads nothing
       of it, and the next one begins at its position in ``end``. So a batch that is run again never
       depends on the current time.
     - A stream whose position goes back (it lost its tail) is not read in this batch either, for the
@@ -57,8 +57,8 @@ def shares(
 
     Return the number of tasks of each stream (>= 1), and how many messages a task may have. A
     stream gets as few tasks as hold its messages. While these are fewer than ``min_partitions`` in
-    all, the stream with the largest tasks gets one more, of equal ones the first by name; a task
-    without messages does not count. There are at most about `MAX_PIECES` tasks, of more than
+    all, the stream with the largest tasks gets one more, and among equal ones the first by name. A
+    task without messages does not count. There are at most about `MAX_PIECES` tasks, of more than
     ``max_messages`` if need be, unless ``min_partitions`` asks for more. The same counts give the
     same tasks.
     """
@@ -92,8 +92,8 @@ class Split(NamedTuple):
 def cut_at(whole: SequenceRange, split: Split) -> list[SequenceRange]:
     """Return the piece of each task, in order.
 
-    The pieces cover the range, and each message has one place in them for good. What is before the
-    first cut belongs to the first piece. A piece before the range is empty: message ids name the
+    The pieces cover the range, and each message has one place in them for good. Messages before the
+    first cut belong to the first piece. A piece before the range is empty: message ids name the
     task, so that no other may get its number. The arithmetic is part of the offset's format.
     """
     ranges: list[SequenceRange] = []
@@ -119,7 +119,7 @@ def cut_at(whole: SequenceRange, split: Split) -> list[SequenceRange]:
 def _least_in_piece(sequences: int, width: int, count: int | None) -> int | None:
     """Return how many messages a piece has at least, None if that is not known.
 
-    The piece has so many sequences of a part, whose `width` sequences have `count` messages.
+    The piece has `sequences` sequences of a part, whose `width` sequences have `count` messages.
     """
     if count is None:
         return None

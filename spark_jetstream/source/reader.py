@@ -1,8 +1,8 @@
 """The readers that Spark calls (pyspark.sql.datasource): of a stream, and of a batch.
 
 Spark builds and pickles them, possibly several times. They hold nothing but options until the first
-call, so that an error in an option is raised where Spark reports it well (another error hides that
-of a failing constructor).
+call. So an error in an option is raised where Spark reports it well; another error hides that of a
+failing constructor.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Source:
 
     @functools.cached_property
     def kind(self) -> ReadKind:
-        """What the options choose to read. Raises `OptionError`."""
+        """The kind of data that the options choose to read. Raises `OptionError`."""
         return kind_of(self.options)
 
     @functools.cached_property

@@ -55,15 +55,18 @@ def find_cut(
     """Look for a sequence with ``window[0] <= below(sequence) <= window[1]`` between two points.
 
     ``below`` counts the messages below a sequence; counts that disagree are forced between the two
-    points. ``low.below <= window[1]`` and ``high.below > window[1]`` must hold. If there is no such
-    sequence, or ``probes`` questions are used up (of ``below`` and to ``probe`` together), the
-    closest points are returned.
+    points. ``low.below <= window[1]`` and ``high.below > window[1]`` must hold. The closest points
+    are returned if no sequence fits, or ``probes`` questions are used up (of ``below`` and to
+    ``probe`` together).
 
-    Regula falsi finds the cut within a few steps where messages are spread evenly. Where they come
-    in runs, with gaps between them, a step that hardly came nearer is followed by other methods:
-    from the lower point at the density last seen there, on a logarithmic scale (which finds a run
-    in a range of any size), by bisection. A lower point inside a gap is moved to the end of the
-    gap.
+    Regula falsi finds the cut within a few steps where messages are spread evenly. Where messages
+    are in runs, with gaps between them, other methods follow a step that hardly reduced the error:
+
+    - from the lower point at the density last seen there;
+    - on a logarithmic scale, which finds a run in a range of any size;
+    - by bisection.
+
+    A lower point inside a gap is moved to the end of the gap.
     """
     least, most = window
     aim = (least + most) // 2

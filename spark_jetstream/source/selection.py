@@ -70,9 +70,10 @@ class Selection:
     def look(self, *, complete: bool) -> None:
         """Ask the server for its streams, at most every `find_every` seconds.
 
-        With `complete` now, and all of them: raises what `Requests.call` raises, `ServerBusy` when
-        streams are missing in the answer, and `ApiError` when these are only streams that no server
-        can run. Otherwise what is missing is logged, and found by a later look.
+        With `complete` it asks now, for all of them. It then raises what `Requests.call` raises,
+        `ServerBusy` when streams are missing in the answer, and `ApiError` when only streams are
+        missing that no server can run. Without `complete` missing streams are logged, and a later
+        call finds them.
         """
         now = self._clock()
         first = self._looked is None

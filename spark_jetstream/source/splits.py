@@ -45,8 +45,8 @@ class Survey:
     """Counts in a range of a stream that may change during the survey.
 
     Without a ``probe`` the range has no gap. Messages published after the range raise each later
-    answer of the probe, so the difference of two answers is too low if the one for the lower
-    sequence came first, and else too high by up to ``drift``.
+    answer of the probe. So the difference of two answers is too low if the probe first answered for
+    the lower sequence. Otherwise it is too high by up to ``drift``.
     """
 
     def __init__(self, whole: SequenceRange, probe: Probe | None = None) -> None:
@@ -85,7 +85,7 @@ class Survey:
 
 
 class _Part(NamedTuple):
-    """The messages between two points, which become so many pieces."""
+    """The messages between two points, which are to be cut into ``pieces`` pieces."""
 
     pieces: int
     low: Point
@@ -122,9 +122,9 @@ def split(survey: Survey, *, max_messages: int, tasks: int = 1) -> Split:
 
 
 def count_again(survey: Survey, cuts: Cuts) -> Split:
-    """Return cuts that were decided before with what their parts hold now.
+    """Return cuts that were decided before with the messages that their parts have now.
 
-    What is outside of the survey's range does not count.
+    Messages outside of the survey's range do not count.
     """
     parts: list[_Part] = []
     low = survey.point(cuts[0])

@@ -1,4 +1,4 @@
-"""What planning knows of one stream of a query, and what it asks about it."""
+"""The plan of one stream of a query: its known state, and the questions about it."""
 
 from __future__ import annotations
 
@@ -208,8 +208,8 @@ class StreamPlan:
     def commit(self, position: StreamPosition) -> None:
         """Move the durable consumer to a position up to which everything is in the sink.
 
-        If `continued` went back from there, the consumer goes no further than that: Spark commits
-        where the last batch ended after it has asked for the end of the next one.
+        If `continued` went back from there, the consumer goes no further than that. Spark commits
+        the end of the last batch after it has asked for the end of the next one.
         """
         if self.known is None or position.created != self.known.created:
             return

@@ -151,7 +151,7 @@ def _gets(
     *,
     gives_up: bool = False,
 ) -> Generator[MessageRun, None, None]:
-    """Yield the messages of `part` in stream order, without a look at its count.
+    """Yield the messages of `part` in stream order, without a check of its count.
 
     `gives_up` is that of `_Filtered`.
     """
@@ -218,7 +218,7 @@ def _matching(runs: Iterator[DirectBatch], matcher: Matcher) -> Iterator[Message
 
 
 def receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
-    """Return what comes next of an answer. Raises `RequestTimeout` if nothing comes in time."""
+    """Return the next frames of an answer. Raises `RequestTimeout` if none arrive in time."""
     seconds = connection.options.request_timeout
     event = inbox.get(seconds)
     if not isinstance(event, Frames):
@@ -282,7 +282,7 @@ def _leader_needed(stream: str) -> Iterator[None]:
 
 
 def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
-    """Return the error of an answer that came from a mirror."""
+    """Return the error for an answer that a mirror sent."""
     return MirrorAnswered(
         f"mirror {mirror} answers the direct gets of stream {stream}, and may have other messages"
     )
@@ -290,7 +290,7 @@ def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
 
 @dataclass
 class _Filtered:
-    """What the readers of a range's filters have in common."""
+    """The state and steps that the readers of a range's filters share."""
 
     connect: Connect
     part: SequenceRange

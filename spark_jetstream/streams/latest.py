@@ -14,21 +14,21 @@ come yet. docs/buckets.md has the promise ("The table").
 - The reader keeps a hash of each subject (`hashing.HashSet`); nothing else grows.
 - A bucket that is deleted, or created again, is an error also where a loss is accepted.
 - A replica that lags may have messages which newer ones had replaced before the read began. The
-  newer ones come too, since the leader says that they are missing; a subject that came twice is an
-  error, unless the caller takes the last message of each.
+  reader gets the newer ones too, since the leader says that they are missing. A subject that is
+  read twice is an error, unless the caller takes the last message of each.
 - Only a consumer says where the stream ends, however fast others write (docs/buckets.md, "The
   table").
 
-What the readers rely on (nats-server 2.15.1: server/consumer.go, `getNextMsg`, `loopAndGatherMsgs`,
-`processWaiting`):
+The readers rely on this behaviour (nats-server 2.15.1: server/consumer.go, `getNextMsg`,
+`loopAndGatherMsgs`, `processWaiting`):
 
 - A consumer that delivers `last_per_subject` has a list of sequences, made when it is created, and
   then delivers everything stored later. `num_pending` is exact at that moment; it is not once
   messages of the list are removed. After a message of the list was removed the consumer waits for
   the next request, message or heartbeat.
 - A request with `no_wait` ends with 404 if the consumer has nothing more to deliver: at the end of
-  the stream, once it has no list. If such a request brought messages before, nothing else ends it
-  with 404.
+  the stream, once it has no list. If the request brought messages before, nothing else ends it with
+  404.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Small requests never reach the end of a stream that others write to.
 
 
 class Came:
-    """The subjects of messages that came, by their hashes: 8 bytes for each."""
+    """The subjects of messages that were read, by their hashes: 8 bytes for each."""
 
     def __init__(self) -> None:
         self._hashes = bytearray()
@@ -112,7 +112,7 @@ def read_list(
 ) -> Iterator[Delivered]:
     """Yield the last message of each subject in a range from 1 to the end of the stream.
 
-    Messages that were overwritten before they came are missing. Where one was removed alone, the
+    Messages that were overwritten before their turn are missing. Where one was removed alone, the
     message before it comes after the list. Its subjects are added to `came`. `part` must have a
     filter. Raises what `read_range` raises.
     """
@@ -224,10 +224,10 @@ def read_table(
 
     Each of the two parts is in stream order; after the first one come messages that `read_list` has
     after its list. The names of the consumers begin with `label`. `rolled_up`: each subject has one
-    message, whatever the stream's limit is, because its writers replace the message before. Of
-    several (in a copy of a bucket, of a replica that lags, or stored during the read) the caller
-    takes the last one. Raises `DataLossError` if the stream was deleted, `OutageError` if others
-    wrote faster than this reader, and what `read_range` raises.
+    message, whatever the stream's limit is, because its writers replace the message before. A
+    subject may still have several: in a copy of a bucket, of a replica that lags, or stored during
+    the read. The caller takes the last one. Raises `DataLossError` if the stream was deleted,
+    `OutageError` if others wrote faster than this reader, and what `read_range` raises.
     """
     try:
         # A bucket that was created again is another table, also where a loss is accepted.

@@ -50,11 +50,13 @@ def leader_has(
     """Return the first sequence of a range that its stream's leader has, from a position on.
 
     ``ask`` asks the leader for the first sequence from there on, in the range or after it. None:
-    there is none. In a cluster a second answer must say so, after another look at the stream: the
-    first one may be that of a server which led before, unless ``ask`` has made sure that a majority
-    ``followed`` it. If the stream ends within the range, a new leader may not have applied its log
-    yet, or the tail is lost: the second answer then waits for `Timing.election`. Raises what
-    ``ask``, ``look_again`` and `settled_info` raise.
+    the leader has no message there. In a cluster a second answer must confirm None, after the
+    stream's state was read again. The first answer may be that of a server which led before, unless
+    ``ask`` has made sure that a majority ``followed`` it.
+
+    If the stream ends within the range, a new leader may not have applied its log yet, or the tail
+    is lost. The second answer then waits for `Timing.election`. Raises what ``ask``, ``look_again``
+    and `settled_info` raise.
     """
 
     def within() -> int | None:

@@ -125,9 +125,9 @@ def _messages(
 ) -> list[RawMessage]:
     """Return a message for each subject that has one: the first from a start on, else the last one.
 
-    ``questions`` has pairs of context and subject. A few requests are under way at a time: a server
-    may take a tenth of a second for each (a wildcard among many subjects), and those without a
-    reply are sent again after two.
+    ``questions`` has pairs of context and subject. A few requests are under way at a time, because
+    a server may take a tenth of a second for each (a wildcard among many subjects). Requests
+    without a reply are sent again after two seconds.
     """
     at = jsapi.subject(connection.prefix, jsapi.MESSAGE_GET, stream)
     by = "next_by_subj" if start else "last_by_subj"
@@ -224,13 +224,13 @@ def nearest_stream(
     options: bool = False,
     page_size: int = NAMES_PAGE,
 ) -> str:
-    """Return the end of an error that one of some streams does not exist: what was meant; or "".
+    """Return the end of an error about a missing stream, which names the one that was meant; or "".
 
-    That is ``; did you mean NAME``, or ``; NAME is a Key-Value bucket`` where a stream of another
-    kind has this name; with ``options`` the option of that kind follows. ``prefix`` begins the
-    names of streams that are buckets, and is no part of theirs. An account that may not list its
-    streams, or gets no answer in a moment, gets "". Of more than one page (of ``page_size`` names)
-    only the first one is looked at, for the same name alone.
+    The end is ``; did you mean NAME``, or ``; NAME is a Key-Value bucket`` where a stream of
+    another kind has this name. With ``options`` the option of that kind follows. ``prefix`` begins
+    the names of streams that are buckets, and is no part of theirs. An account that may not list
+    its streams, or gets no answer in a moment, gets "". If the names fill a page (``page_size``),
+    only that page is searched, and only for a stream of another kind.
     """
     if not missing:
         return ""

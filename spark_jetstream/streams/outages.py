@@ -58,13 +58,13 @@ class Cuts:
 
 
 class Reader(Protocol[Run_co]):
-    """What `through_outages` needs: a reader that owns its position."""
+    """The reader that `through_outages` runs: it owns its position."""
 
     part: SequenceRange
     next: int
 
     def attempt(self, patience: Deadline) -> Iterator[Run_co]:
-        """Yield what comes from `next` on, over one connection, and move `next` past it.
+        """Yield the messages from `next` on, over one connection, and move `next` past them.
 
         The connection may take as long as `patience`.
         """
@@ -102,7 +102,7 @@ def through_outages(
                 outage = Deadline(retry_timeout)
                 backoff.reset()
             elif outage is None:
-                outage = _begun_outage(error, attempt)
+                outage = begun_outage(error, attempt)
             if outage.expired:
                 raise OutageError(
                     f"{doing} {reader.part.stream} at sequence {reader.next} got no further for "
@@ -115,7 +115,7 @@ def through_outages(
             backoff.reset()
 
 
-def _begun_outage(error: JetStreamError, attempt: Deadline) -> Deadline:
+def begun_outage(error: JetStreamError, attempt: Deadline) -> Deadline:
     """Return the outage that begins with a failed attempt."""
     # Waiting for a connection is part of the outage; waiting for a reply came before it.
     if isinstance(error, ConnectionFailed):

@@ -76,7 +76,7 @@ class PullSettings:
     fail_on_data_loss: bool
     headers_only: bool = False
     too_much: str = ""
-    """What to do if the server closes connections because a request asks for too much (`Cuts`)."""
+    """The remedy if the server closes connections because a request asks for too much (`Cuts`)."""
 
     def policy(
         self,
@@ -154,9 +154,9 @@ def checked(
 class RangeReader:
     """Reads one range, with one consumer after the other.
 
-    With `Ends.LIST` in `policy` it reads the last message of each subject in a range that begins at
-    1 and ends where the stream does: a consumer that replaces a lost one delivers its list from the
-    beginning, and what came is skipped.
+    With `Ends.LIST` in `policy` it reads the last message of each subject, in a range that begins
+    at 1 and ends where the stream does. A consumer that replaces a lost one delivers its list from
+    the beginning; the reader skips the messages that it has read.
     """
 
     def __init__(
@@ -213,15 +213,15 @@ class RangeReader:
     def read(self) -> Generator[Delivered, None, None]:
         """Yield the messages in stream order.
 
-        Raises what `read_range` raises, without a look at `part.count`.
+        Raises what `read_range` raises. Does not check `part.count`.
         """
         return (run for run in self._read("reading stream") if run is not None)
 
     def follow(self) -> Iterator[Delivered | None]:
         """Yield the messages of a range with `Ends.NEVER`, and None when requests are sent.
 
-        What is stored from then on comes, even if it is removed before the caller takes it. Later a
-        None shows that the server is alive.
+        From the first None on the caller gets every message that is stored, even if it is removed
+        before the caller takes it. A later None shows that the server is alive.
         """
         return self._read("watching stream")
 
@@ -300,8 +300,8 @@ class RangeReader:
     def _is_past_the_end(self, connection: Connection) -> bool:
         """Whether the stream lost its tail, so that a consumer would begin past its end.
 
-        Two such consumers that are deleted together purge an interest stream (`PAST_THE_END` in
-        source/interest_streams.py).
+        Two consumers past the end that are deleted together purge an interest stream
+        (`PAST_THE_END` in source/interest_streams.py).
         """
         state = look(connection, self.part, self.next)
         if state.clustered and state.last_seq + 1 < self.next:

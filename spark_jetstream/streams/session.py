@@ -16,7 +16,7 @@ handles one event of the wire:
 | ... whose next message is too large for it | doubles the bytes of later requests | None |
 | ... without a message | counts those in a row, up to `Policy.fruitless` | None, at last `Lost` |
 | ... that does not say what it did not bring | | `Lost` |
-| the answer to `begin`, which came too late | | None |
+| a late answer to `begin` | | None |
 | 503 before the first message | asks again, up to `Policy.unheard` times | None, at last `Lost` |
 | the consumer is gone or has moved; a cut | | `Lost` |
 | silence for `Policy.silence` | asks the connection for a sign of life | `Lost` |
@@ -77,28 +77,28 @@ class Policy:
     """Without any event for so long the consumer is lost."""
     ends: Ends = Ends.COUNT
     quiet_heartbeats: int = 2
-    """After so many heartbeats in a row the next message was removed, or the consumer is stuck.
+    """After this many heartbeats in a row the next message was removed, or the consumer is stuck.
 
     For a message that is removed before its delivery the server waits. A new consumer does not
     count it, and shows which it was. The server sends a heartbeat for each request: two of them are
     one interval where two requests are under way.
     """
     fruitless: int = 8
-    """After so many requests in a row without a message that the server counts, it is lost."""
+    """After this many requests in a row without a message that the server counts, it is lost."""
     unheard: int = UNHEARD
     """How many pull requests nobody hears before the consumer is taken to be gone."""
     many: int = 1000
     """Messages under way from which on they are read together, except by a follower."""
     idle: float = math.inf
-    """A follower ends when no message came for so long."""
+    """A follower ends when no message arrives for this time."""
 
 
 @dataclass(frozen=True)
 class EndOfRange:
     """The consumer has nothing more to deliver.
 
-    ``certain`` is false where a request came back without any message that was counted: another
-    consumer knows better.
+    ``certain`` is false where a request ended without any message although the consumer had counted
+    some: another consumer knows better.
     """
 
     certain: bool = True

@@ -1,5 +1,9 @@
 """The pytest plugin: real nats-servers as fixtures.
 
+pytest loads it only on demand: `pytest_plugins = ["spark_jetstream.testing.plugin"]` in the top
+`conftest.py`, or `pytest -p spark_jetstream.testing.plugin`. An entry point would load it in every
+project whose environment has this package.
+
 All tests of a session share `nats_server` and `nats_cluster`: each test must choose its own names
 of streams, and take a server from `nats_server_factory` if it stops the server. To start the shared
 servers with options, override the fixture that holds them:

@@ -10,7 +10,14 @@ import pytest
 
 from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, Replica, StreamInfo
 from spark_jetstream.admin.models.streams import replicas
-from spark_jetstream.errors import ApiError, ServerBusy, StreamNotFound
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerNotFound,
+    OptionError,
+    RequestTimeout,
+    ServerBusy,
+    StreamNotFound,
+)
 from spark_jetstream.testing import NatsCluster
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import read
@@ -172,6 +179,41 @@ def test_the_only_replica_is_evacuated(clustered: JetStreamAdmin) -> None:
         b"%d" % number for number in range(5)
     ]
     clustered.streams.delete("MOVED")
+
+
+def test_the_replica_of_a_consumer_moves(clustered: JetStreamAdmin) -> None:
+    consumers = clustered.consumers
+    clustered.streams.create("WIDE", subjects="wide", num_replicas=3)
+    clustered.publish("wide", b"x")
+    consumers.create("WIDE", DEFAULT_CONSUMER, durable_name="c", num_replicas=1)
+    with pytest.raises(ApiError, match="remove server nobody from consumer c of stream WIDE"):
+        consumers.remove_peer("WIDE", "c", "nobody", evacuate=True)
+    with pytest.raises(OptionError, match="server must not be empty"):
+        consumers.remove_peer("WIDE", "c", "")
+    for evacuate in (True, False):
+        before = poll(
+            lambda: next((r.server for r in _placed(consumers) if r.leader), None),
+            30,
+            lambda: AssertionError("the consumer has no leader"),
+        )
+        consumers.remove_peer("WIDE", "c", before, evacuate=evacuate)
+
+        def moved(before: str = before) -> bool | None:
+            servers = [replica.server for replica in _placed(consumers) if replica.leader]
+            return (bool(servers) and servers != [before]) or None
+
+        poll(moved, 30, lambda: AssertionError("the consumer has not moved"))
+    assert [each.message.data for each in consumers.next("WIDE", "c", 1)] == [b"x"]
+    clustered.streams.delete("WIDE")
+
+
+def _placed(consumers: Any) -> tuple[Replica, ...]:
+    """The replicas of the consumer c of stream WIDE; none while no server answers for it."""
+    try:
+        found: tuple[Replica, ...] = consumers.replicas("WIDE", "c")
+    except (ServerBusy, RequestTimeout, ConsumerNotFound):
+        return ()
+    return found
 
 
 def test_a_change_is_taken_back(clustered: JetStreamAdmin, nats_cluster: NatsCluster) -> None:

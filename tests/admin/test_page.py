@@ -173,7 +173,7 @@ def test_the_examples_run(
     admin: JetStreamAdmin = names["admin"]
     made = (
         "BILLING BILLING_TEST BILLS INVOICES JOBS ORDERS ORDERS_OLD ORDERS_OLDER PARCELS "
-        "PARCELS_COPY PAYMENTS TASKS TRACED"
+        "PARCELS_COPY PAYMENTS REMINDERS TASKS TRACED"
     )
     assert list(admin.streams.names()) == [*made.split(), "VISITS"]
     assert admin.streams.load("BILLING_TEST").config.own_metadata == {"team": "billing"}

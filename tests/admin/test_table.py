@@ -43,8 +43,12 @@ METHODS: dict[str, Call] = {
     "account.server": lambda admin, _: admin.account.server(),
     "account.tiers": lambda admin, _: admin.account.tiers(),
     "apply": lambda admin, _: admin.apply(admin.plan({"name": "NEW", "subjects": ["new"]})),
+    "cluster.cancel_move": lambda admin, _: admin.cluster.cancel_move("A", "S"),
+    "cluster.evacuate_server": lambda admin, _: admin.cluster.evacuate_server("n2"),
+    "cluster.move_stream": lambda admin, _: admin.cluster.move_stream("A", "S", server="n2"),
     "cluster.purge_account": lambda admin, _: admin.cluster.purge_account("A"),
     "cluster.remove_server": lambda admin, _: admin.cluster.remove_server("n2"),
+    "cluster.rescue": lambda admin, _: admin.cluster.rescue(1, timeout=0.2),
     "cluster.step_down": lambda admin, _: admin.cluster.step_down(),
     "counters.get": lambda admin, _: admin.counters.get("count.a"),
     "counters.list": lambda admin, _: list(admin.counters.list("count.>")),
@@ -65,6 +69,12 @@ METHODS: dict[str, Call] = {
     "consumers.next": lambda admin, _: admin.consumers.next("S", "c"),
     "consumers.pause": lambda admin, _: admin.consumers.pause("S", "c", "2100-01-01T00:00:00Z"),
     "consumers.plan": lambda admin, _: admin.consumers.plan("S", "c", description="x"),
+    "consumers.remove_peer": lambda admin, _: sent(
+        *(
+            partial(admin.consumers.remove_peer, "S", "c", "n2", evacuate=evacuate)
+            for evacuate in (False, True)
+        )
+    ),
     "consumers.replicas": lambda admin, _: admin.consumers.replicas("S", "c"),
     "consumers.reset": lambda admin, _: admin.consumers.reset("S", "c"),
     "consumers.resume": lambda admin, _: admin.consumers.resume("S", "c"),
@@ -92,6 +102,9 @@ METHODS: dict[str, Call] = {
     "origin_lag": lambda admin, _: list(admin.origin_lag()),
     "plan": lambda admin, _: admin.plan({"name": "S", "subjects": ["s.>"]}),
     "publish": lambda admin, _: admin.publish("nowhere", "x"),
+    "schedules.get": lambda admin, _: admin.schedules.get("LATER", "later.a"),
+    "schedules.list": lambda admin, _: admin.schedules.list("LATER", "later.a"),
+    "schedules.remove": lambda admin, _: admin.schedules.remove("LATER", "later.a"),
     "streams.backup": lambda admin, to: admin.streams.backup("S", to / "one"),
     "streams.cancel_move": lambda admin, _: admin.streams.cancel_move("S"),
     "streams.copy": lambda admin, _: admin.streams.copy("S", "T", subjects=["t"]),
@@ -127,6 +140,10 @@ COMMANDS = {
     "account backup": "account backup {to}/all",
     "account info": "account info",
     "account restore": "account restore {to}/made",
+    "cluster cancel-move": "cluster cancel-move A S --force",
+    "cluster evacuate": "cluster evacuate n2 --force",
+    "cluster move-stream": "cluster move-stream A S --off n2 --force",
+    "cluster rescue": "cluster rescue 1 --force",
     "cluster purge-account": "cluster purge-account A --force",
     "cluster remove": "cluster remove n2 --force",
     "cluster step-down": "cluster step-down --force",
@@ -145,6 +162,8 @@ COMMANDS = {
     "consumer ls": "consumer ls S",
     "consumer names": "consumer names S",
     "consumer next": "consumer next S c",
+    "consumer peer-remove": "consumer peer-remove S c n2 --force",
+    "consumer peer-remove --evacuate": "consumer peer-remove S c n2 --evacuate --force",
     "consumer pause": "consumer pause S c 1h",
     "consumer reset": "consumer reset S c --force",
     "consumer resume": "consumer resume S c",
@@ -158,6 +177,8 @@ COMMANDS = {
     "find": "find",
     "lag": "lag",
     "lag --origins": "lag --origins",
+    "schedule ls": "schedule ls LATER later.a",
+    "schedule rm": "schedule rm LATER later.a --force",
     "stream add": "stream add NEW --subjects new",
     "stream apply": "stream apply {to}/../new.json --force",
     "stream apply --check": "stream apply {to}/../old.json --check",
@@ -215,12 +236,15 @@ def clear(admin: JetStreamAdmin, server: NatsServer) -> None:
 
 def prepare(admin: JetStreamAdmin, server: NatsServer) -> None:
     """A stream S with two messages and the consumer c, one that answers no Direct Gets, one with a
-    counter, one of S's dead letters."""
+    counter, one with a schedule, one of S's dead letters."""
     clear(admin, server)
     admin.streams.create("S", subjects="s.>", storage="memory")
     admin.streams.create("PLAIN", subjects="plain", storage="memory", allow_direct=False)
     admin.streams.create("COUNT", subjects="count.>", storage="memory", allow_msg_counter=True)
     admin.counters.increment("count.a", 1)
+    admin.streams.create("LATER", subjects="later.>", storage="memory", allow_msg_schedules=True)
+    every = {"Nats-Schedule": "@every 1h", "Nats-Schedule-Target": "later.due"}
+    admin.publish("later.a", "x", every)
     admin.consumers.create("S", durable_name="c")
     for subject in ("s.a", "s.b", "plain"):
         admin.publish(subject, "x")

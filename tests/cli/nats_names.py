@@ -80,6 +80,7 @@ consumer unpin --force -f
 consumer resume --force -f
 consumer report --raw -r --leaders -l
 consumer cluster|c step-down|elect|down|d --force -f
+consumer cluster evacuate --force -f
 context|ctx save|add|create --description --select --nsc
 context copy|cp --description --select --nsc
 context edit|vi
@@ -174,6 +175,8 @@ stream graph
 stream cluster|c step-down|stepdown|sd|elect|down|d --preferred --force -f
 stream cluster balance @find
 stream cluster peer-remove|pr --force -f
+stream cluster evacuate --force -f
+stream cluster cancel-move --force -f
 subscribe|sub --queue --durable --raw -r --translate --ack --match-replies --inbox -i --count --dump --headers-only \
   --subjects-only --start-sequence --all --new --last --since --last-per-subject --stream --exclude-subjects \
   --timestamp --delta-time --wait --report-subjects --report-top --graph --direct

@@ -16,9 +16,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jetstream import attach, decode, register, schema_of
+from spark_jetstream import attach, decode, lookup, register, schema_of
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.errors import OptionError
+from tests.compat.registry_job import by_registry
 from tests.support.protos import message_classes
 
 
@@ -506,6 +507,70 @@ def by_libraries(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     return result
 
 
+def looked_up(spark: SparkSession, url: str) -> dict[str, Any]:
+    """Orders with the values of a bucket: a batch, and a streaming query with a watermark."""
+    result: dict[str, Any] = {}
+    with JetStreamAdmin(servers=url) as admin:
+        admin.kv.create("CITIES")
+        cities = admin.kv.bucket("CITIES")
+        for key, value in (("a", "Aachen"), ("b", "Bonn"), ("gone", "Gera")):
+            cities.put(key, value)
+        cities.delete("gone")
+        admin.streams.create({"name": "ORDERS", "subjects": ["orders.>"]})
+        for key in ("a", "b", "gone", "never", "a"):
+            admin.publish(f"orders.{key}", "1")
+        options = {"servers": url, "stream": "ORDERS"}
+        city = F.substring_index("subject", ".", -1).alias("city.key")
+        at = F.to_timestamp(F.lit("2026-03-01T12:00:00Z")).alias("at")
+        frame = spark.read.format("jetstream").options(**options).load()
+        try:
+            batch = lookup(
+                frame.select("sequence", city, at),
+                "CITIES",
+                "city.key",
+                updated="since",
+                servers=url,
+            )
+        except OptionError as error:
+            clear(spark, admin)
+            return {"refused": str(error)}
+        result["schema"] = batch.schema.simpleString()
+        result["batch"] = rows(batch.select("sequence", "value", "revision"))
+        result["times"] = rows(batch.groupBy().agg(F.count("since"), F.countDistinct("since")))
+        frame = spark.readStream.format("jetstream").options(**options).load()
+        streaming = lookup(
+            frame.select("sequence", city, at).withWatermark("at", "1 minute"),
+            "CITIES",
+            "city.key",
+            value="City",
+            revision=None,
+            leader=True,
+            servers=url,
+        )
+        # Spark refuses this without the watermark of the frame.
+        once = streaming.dropDuplicatesWithinWatermark(["sequence"])
+        query = (
+            once.select("sequence", "City")
+            .writeStream.format("memory")
+            .queryName("looked_up")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        result["streamed"] = rows(spark.table("looked_up"))
+        result["failed"] = error_of(
+            lambda: lookup(
+                frame_of_keys(spark), "NOWHERE", "key", servers=url, retryTimeout="1s"
+            ).collect()
+        )
+        clear(spark, admin)
+    return result
+
+
+def frame_of_keys(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([("a",)], "key string")
+
+
 def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     """All of it."""
     return {
@@ -515,6 +580,8 @@ def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         "decoded": decoded(spark, url, folder),
         "variants": variants(spark),
         "by libraries": by_libraries(spark, url, folder),
+        "looked up": looked_up(spark, url),
+        "by registry": by_registry(spark, folder),
     }
 
 

@@ -91,7 +91,30 @@ def check_decoded(result: dict[str, Any]) -> None:
         (
             "a int",
             {"format": "protobuf"},
-            "argument schema must be the class of a Protobuf message, but it is 'a int'",
+            "argument schema: the descriptor set 'a int' cannot be read: No such file or directory",
+        ),
+        (None, {}, "argument schema is missing"),
+        ("a int", {"subject": "orders"}, "arguments subject and registry_subject need argument re"),
+        ("a int", {"message": "Order"}, "argument message is for Protobuf, and argument format is"),
+        (
+            "a int",
+            {"registry": 7},
+            "argument registry must be a URL or a SchemaRegistry, but it is",
+        ),
+        (
+            "a int",
+            {"version": F.lit, "registry": "https://a"},
+            "arguments version and registry exclude each other: both name the schema of a payload",
+        ),
+        (
+            "a int",
+            {"subject": "orders", "registry": "https://a"},
+            "either argument schema or one of subject and registry_subject must name the schema",
+        ),
+        (
+            None,
+            {"registry": "https://a"},
+            "either argument schema or one of subject and registry_subject must name the schema",
         ),
         (
             "a int",

@@ -212,10 +212,13 @@ def test_the_index_of_a_message_precedes_it(shop: dict[str, type[Any]]) -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ([""], "argument schema must be the class of a Protobuf message, but it is "),
+        (
+            [""],
+            "argument schema must be the class of a Protobuf message or a descriptor set (bytes",
+        ),
         (
             ["", "shop.Order"],
-            "argument schema, version 0 must be the class of a Protobuf message, but it is ",
+            "argument schema, version 0 must be the class of a Protobuf message or a descriptor",
         ),
         (
             ["shop.Other", "shop.Order"],

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jetstream.testing import NatsServer
-from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
+from tests.support.pages import DEFAULT_URL, FOLDER, REGISTRY_URL, ROOT, blocks
+from tests.support.registry import FakeRegistry
 
 
 class Recipe(NamedTuple):
@@ -34,10 +35,10 @@ def run_recipe(
     """Return a function that runs the Python blocks of `docs/cookbook/NAME.md` in order, in one
     namespace.
 
-    The server is new and empty. No query of a recipe may still run at its end. The page's `text`
+    The server is new and empty, and so is the schema registry. No query of a recipe may still run at its end. The page's `text`
     blocks must be what it prints, in order; blanks at the ends of lines do not count.
     """
-    with NatsServer() as server:
+    with NatsServer() as server, FakeRegistry().running() as registry:
 
         def run(name: str) -> Recipe:
             page = ROOT / "docs" / "cookbook" / f"{name}.md"
@@ -45,9 +46,14 @@ def run_recipe(
             assert python
             # The functions of a recipe are sent to workers by value, as those of a script are.
             names: dict[str, Any] = {"__name__": "__main__"}
+            texts = {
+                DEFAULT_URL: server.url,
+                REGISTRY_URL: registry.url,
+                FOLDER: str(tmp_path),
+            }
             capsys.readouterr()
             for block in python:
-                block.run({DEFAULT_URL: server.url, FOLDER: str(tmp_path)}, names)
+                block.run(texts, names)
                 assert spark.streams.active == []
             output = re.sub(r" +$", "", capsys.readouterr().out, flags=re.MULTILINE)
             position = 0

@@ -60,8 +60,9 @@ Give one kind at a time. User info in a server URL (`nats://user:password@host`,
 too; the connector percent-decodes it and uses it for all servers. Options whose names end in `Secret`, `password` and
 `token` are never shown: not in logs, errors, `repr`, progress or checkpoints. Errors repeat the wrong value of any
 other option, and the scheme, host and port of a URL of `servers`. A secret may end up in the wrong option by mistake.
-Therefore errors do not repeat a value that looks like one: an NKey seed, a JWT, a block of a PEM or `.creds` file, a
-text with `@`, `password=`, `token=` or the like. Logs and `repr` show no paths, user names and other texts.
+Therefore errors do not repeat a value that looks like a secret: an NKey seed, a JWT, or a block of a PEM or `.creds`
+file. Nor do they repeat a text with `@`, `password=`, `token=` or the like. Logs and `repr` show no paths, user names
+and other texts.
 
 Files may be local on every node, or sent along with `--files` or `spark.addArtifacts`.
 

@@ -77,6 +77,14 @@ def test_avro_records_and_a_schema_registry(run_recipe: RunRecipe, tmp_path: Pat
 
 
 @pytest.mark.full
+def test_avro_records_whose_schemas_a_registry_has(run_recipe: RunRecipe) -> None:
+    recipe = run_recipe("schema-registry")
+    stored = [message.data for message in messages(recipe, "PARCELS")]
+    # The ids of both versions.
+    assert [payload[:5] for payload in stored[:3]] == [b"\0\0\0\0\1"] * 2 + [b"\0\0\0\0\2"]
+
+
+@pytest.mark.full
 def test_cloudevents_of_both_modes(run_recipe: RunRecipe) -> None:
     headers = messages(run_recipe("cloudevents"), "INVOICES")[0].headers
     assert {name: values for name, values in headers.items() if name.startswith("ce-")} == {

@@ -82,6 +82,9 @@ def test_a_dimension_table(spark: SparkSession, run_recipe: RunRecipe, tmp_path:
         (0, "tea", 1, 4.0),
         (1, "tea", 10, 5.0),
     ]
+    looked_up = spark.read.parquet(str(tmp_path / "looked-up"))
+    assert looked_up.where("revision IS NULL AND price IS NULL").count() == 2
+    assert looked_up.where("revision IS NOT NULL AND price IS NOT NULL").count() == 4
 
 
 @pytest.mark.full

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta, timezone
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -201,6 +202,11 @@ def test_the_first_ten_minutes_of_the_readme_and_the_day_after(tmp_path: Path) -
     assert row.findall(output["read_orders.py"]) == bodies["read_orders.py"]
 
 
+def _has_messages(publisher: Publisher, wanted: dict[str, str]) -> bool:
+    """Whether stream REMINDERS has messages at the subjects of a filter."""
+    return bool(publisher.api("STREAM.INFO.REMINDERS", wanted)["state"].get("subjects"))
+
+
 @pytest.mark.full
 def test_examples_of_the_writing_guide(
     spark: SparkSession, shop: NatsServer, run_page: Callable[[str], dict[str, Any]]
@@ -230,11 +236,12 @@ def test_examples_of_the_writing_guide(
     )
     assert reminder.headers["Nats-Schedule"] == [due]
     with Publisher(shop.url) as publisher:
-        beat = {"subjects_filter": "reminders.beat"}
-        wait_until(
-            lambda: publisher.api("STREAM.INFO.REMINDERS", beat)["state"].get("subjects"),
-            "a heartbeat",
-        )
+        for subject, message in (
+            ("reminders.beat", "a heartbeat"),
+            ("reminders.sample", "a sample of a sensor"),
+        ):
+            wanted = {"subjects_filter": subject}
+            wait_until(partial(_has_messages, publisher, wanted), message)
     newest = batch(spark, shop.url, "NEWEST").collect()
     assert {row.subject: json.loads(row.data)["amount"] for row in newest} == {
         f"newest.{subject}": amount for subject, amount in sums.items()

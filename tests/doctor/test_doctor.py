@@ -588,6 +588,33 @@ def test_consumers_of_tasks_are_limited_by_the_tier_of_one_replica() -> None:
         close_all()
 
 
+def test_the_servers_own_limit_of_consumers_is_no_failure() -> None:
+    """No server tells it."""
+    config = "jetstream { limits { default_max_consumers: 1 } }"
+    with NatsServer(config=config) as server, JetStreamAdmin(servers=server.url) as admin:
+        for name, most in (("DEFAULT", -1), ("OWN", 2)):
+            admin.streams.create(name, subjects=name.lower(), max_consumers=most)
+            admin.consumers.create(name, durable_name="a")
+        with pytest.raises(ConsumerLimitReached):
+            admin.consumers.create("DEFAULT", durable_name="b")
+        admin.consumers.create("OWN", durable_name="b")
+
+        def consumers(name: str, count: int | None = None) -> Finding:
+            info = admin.streams.load(name)
+            if count is not None:
+                state = info.state.model_copy(update={"consumer_count": count})
+                info = info.model_copy(update={"state": state})
+            given = info, Job(("read",), name), admin.account.info(), admin.options
+            (found,) = (each for each in check_stream(*given) if each.check == "consumers")
+            return found
+
+        assert consumers("OWN").status == "failed"
+        few, many = consumers("DEFAULT"), consumers("DEFAULT", 1000)
+        assert (few.status, many.status) == ("ok", "warning")
+        assert few.said == "1 of 1,000 (default_max_consumers of a server that sets no other)"
+    close_all()
+
+
 def test_a_missing_full_sealed_or_mirrored_stream_fails(
     nats_server: NatsServer, stream: MakeStream, publisher: Publisher
 ) -> None:

@@ -1,7 +1,9 @@
-"""What users write: options, contexts, credentials, descriptions, backups."""
+"""What users write: options, contexts, credentials, descriptions, schemas, backups."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -18,7 +20,15 @@ from typing import Any
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Framing, checked, opened
 from spark_jetstream.admin.descriptions import json_document, wanted_in, yaml_documents
 from spark_jetstream.client.auth import connect_arguments
-from spark_jetstream.errors import BackupError, OptionError
+from spark_jetstream.decoding.avro import AvroReader
+from spark_jetstream.decoding.descriptors import (
+    descriptor_of,
+    messages_of,
+    registered_descriptor,
+)
+from spark_jetstream.decoding.json_schema import struct_of_json_schema
+from spark_jetstream.decoding.registry_client import RegisteredSchema
+from spark_jetstream.errors import BackupError, OptionError, SchemaError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.contexts import context_options, environment_options
 from spark_jetstream.protocol.json_text import json_object
@@ -179,6 +189,35 @@ def description(data: bytes) -> None:
             list(wanted_in(found if read is yaml_documents else [found], "file"))
         except OptionError as error:
             assert str(error).startswith("file")
+
+
+# Schemas
+
+
+@target(
+    "schemas",
+    b'"type":"object"',
+    b'"properties":{"a":{"type":"integer"}}',
+    b'"$ref":"#/definitions/A"',
+    b'"oneOf":[{"type":"null"}]',
+    b'"type":"record","name":"R"',
+    b'"logicalType":"decimal","precision":3',
+    b'["null","long"]',
+    mutate=change_json,
+)
+def schemas(data: bytes) -> None:
+    """Schemas of users and of a schema registry: of JSON, Avro and Protobuf."""
+    text = data.decode("utf-8", "replace")
+    registered = RegisteredSchema(1, "PROTOBUF", base64.b64encode(data).decode(), ())
+    for read in (
+        partial(struct_of_json_schema, text, "the schema"),
+        partial(AvroReader, {"": text}),
+        partial(messages_of, registered),
+        partial(registered_descriptor, registered, {}, None),
+        partial(descriptor_of, data, "A", "the schema"),
+    ):
+        with contextlib.suppress(SchemaError):
+            read()
 
 
 # Backups

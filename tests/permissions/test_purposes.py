@@ -105,6 +105,8 @@ def change_consumers(account: Account) -> None:
     consumers.reset("S", "d", 1)
     consumers.unpin("S", "g", "g")
     in_a_cluster(lambda: consumers.step_down("S", "d"))
+    for evacuate in (False, True):
+        in_a_cluster(partial(consumers.remove_peer, "S", "d", "n2", evacuate=evacuate))
     assert consumers.delete("S", "d")
     # The server waits for an answer in front of 2 MiB.
     account.fill(*(["s.a"] * 300), data=b"x" * 10_000)
@@ -133,6 +135,23 @@ def count(account: Account) -> None:
         assert [found.subject for found in mine.list(*filters, stream="S")] == list(
             filters or ("s.a", "s.b")
         )
+
+
+def scheduled(account: Account) -> None:
+    """A stream with two schedules."""
+    account.make("S", allow_msg_schedules=True)
+    for subject in ("s.a", "s.b"):
+        headers = {"Nats-Schedule": "@every 1h", "Nats-Schedule-Target": "s.due"}
+        full(account).publish(subject, b"x", headers)
+
+
+def schedules(account: Account) -> None:
+    mine = admin(account).schedules
+    for filters in ((), ("s.a",), ("s.a", "s.b")):
+        found = {each.subject for each in mine.list("S", *filters)}
+        assert found == set(filters or ("s.a", "s.b"))
+    assert mine.get("S", "s.a").pattern == "@every 1h"
+    assert mine.remove("S", "s.a").subject == "s.a"
 
 
 def back_up(account: Account) -> None:
@@ -306,6 +325,8 @@ CASES = [
         partial(use.read_kv, revisions=2, readWith="direct"),
         bucket="b",
     ),
+    case("kv-lookup", use.bucket_kv, use.lookup_kv, bucket="b"),
+    case("kv-lookup-leader", use.bucket_kv, partial(use.lookup_kv, leader=True), bucket="b"),
     case("object-read", use.bucket_objects, use.read_objects, bucket="b"),
     case(
         "object-read-direct",
@@ -369,6 +390,7 @@ CASES = [
     case("admin-consumers", stream, change_consumers),
     case("admin-messages", stream, messages),
     case("admin-counters", use.counters, count, subjects=["s.a", "s.b"]),
+    case("admin-schedules", scheduled, schedules),
     case("admin-backup", large, back_up),
     case("admin-restore", saved, restore),
     case("admin-kv", use.nothing, key_value, bucket="b"),
@@ -381,6 +403,7 @@ QUICK = (
     "read",
     "durable",
     "kv-read-direct",
+    "kv-lookup",
     "write",
     "ensure-stream",
     "admin-account",

@@ -91,7 +91,9 @@ ACTS = "or set option serverHeaders to drop to store rows without such headers"
 #: Headers that the server acts on, with a value, and the column that asks for the same.
 COMMANDS = {
     "Nats-Schedule": ("@at 2030-01-01T00:00:00Z", "schedule"), "Nats-Schedule-Target": ("a.b", "schedule_target"),
-    "Nats-Schedule-TTL": ("5m", "schedule_ttl"), "Nats-Rollup": ("sub", "rollup"), "Nats-Schedule-Next": ("purge", ""),
+    "Nats-Schedule-TTL": ("5m", "schedule_ttl"),
+    "Nats-Schedule-Time-Zone": ("UTC", "schedule_time_zone"), "Nats-Schedule-Source": ("a.b", "schedule_source"),
+    "Nats-Schedule-Rollup": ("sub", "schedule_rollup"), "Nats-Rollup": ("sub", "rollup"), "Nats-Schedule-Next": ("purge", ""),
     "Nats-Scheduler": ("a.b", ""), "Nats-Incr": ("1", "incr"),
 }  # fmt: skip
 LATER, SCHEDULES = "2100-01-01T00:00:00Z", {"allow_msg_schedules": True}
@@ -450,6 +452,14 @@ BAD_ROWS = [
             ("schedule_ttl", "1ms", 10191, "message schedules invalid per-message TTL", "column schedule_ttl takes"),
             ("schedule_ttl", "1h", 10166, "per-message TTL is disabled", "set allow_msg_ttl .* or "
                                                                          "schedule_ttl"),
+            ("schedule_source", "<s>.due", 10203, "message schedules source is invalid", "column schedule_source "),
+            ("schedule_source", "<s>.2", 10203, "message schedules source is invalid", "column schedule_source must"),
+            ("schedule_source", "<s>.*", 10203, "message schedules source is invalid", "column schedule_source must"),
+            ("schedule_source", "no.x", 10203, "message schedules source is invalid", "column schedule_source must"),
+            ("schedule_time_zone", "Mars/Olympus", 10223, "message schedules time zone is invalid",
+                                                          "column schedule_time_zone takes"),
+            ("schedule_time_zone", "Europe/Berlin", 10189, "message schedules pattern is invalid",
+                                                           ".* takes neither @at nor @every"),
             ("rollup", "all", 10192, "message schedules invalid rollup", "column rollup must be "
                                                                          "sub or nu"),
         )
@@ -668,6 +678,23 @@ def test_a_server_that_knows_no_ttl(make: MakeStream, monkeypatch: pytest.Monkey
                 match=r'column "ttl" needs nats-server 2\.11, and this one is 2\.10\.29',
             ):
                 writer_of(mode, settings(s, options), columns)
+
+
+@pytest.mark.parametrize("column", ["schedule_time_zone", "schedule_source", "schedule_rollup"])
+def test_a_server_that_ignores_settings_of_schedules(
+    make: MakeStream, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    """It would store the rows with other schedules."""
+    monkeypatch.setattr(Connection, "server_version", (2, 12, 8))
+    s = make(**SCHEDULES)
+    names = ("data", "subject", "schedule", "schedule_target", column)
+    columns = pa.schema([(name, pa.string()) for name in names])
+    for mode in "bs":
+        with pytest.raises(
+            SchemaError,
+            match=rf'column "{column}" needs nats-server 2\.14, and this one is 2\.12\.8',
+        ):
+            writer_of(mode, settings(s, HERE), columns)
 
 
 def test_columns_without_a_value_need_nothing_of_stream_and_server(

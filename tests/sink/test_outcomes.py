@@ -71,10 +71,10 @@ MEANINGS: list[tuple[int, int, str, Outcome, str]] = [
     (400, 10199, "atomic publish batch is too large: 1000", Outcome.REFUSED, "make the group smal"),
     (400, 10200, "atomic publish batch commit is invalid", Outcome.FAIL, "commit is invalid"),
     (400, 10201, "atomic publish batch contains duplicate message id", Outcome.REFUSED, "msg_id r"),
-    (400, 10203, "message schedules source is invalid", Outcome.REFUSED, "source is invalid"),
+    (400, 10203, "message schedules source is invalid", Outcome.REFUSED, "column schedule_source"),
     (429, 10210, "atomic publish too many inflight", Outcome.RETRY, "too many inflight"),
     (400, 10212, "message schedules invalid scheduler", Outcome.REFUSED, "invalid scheduler"),
-    (400, 10223, "message schedules time zone is invalid", Outcome.REFUSED, "time zone is invalid"),
+    (400, 10223, "message schedules time zone is invalid", Outcome.REFUSED, "schedule_time_zone"),
     (400, 10227, "message stream source header is not allowed", Outcome.REFUSED, "is not allowed"),
     (400, 10164, "wrong last sequence", Outcome.RETRY, "wrong last sequence"),
     (
@@ -247,6 +247,9 @@ def test_a_letter_keeps_what_columns_ask_the_server_for() -> None:
         "schedule": ["@hourly", "@at 9999-01-01T00:00:00Z", None],
         "schedule_target": ["due", "a b", "due"],
         "schedule_ttl": ["5m", "9999999999", None],
+        "schedule_time_zone": ["Europe/Berlin", "a b", "UTC"],
+        "schedule_source": ["last", "", "last"],
+        "schedule_rollup": ["sub", "all", "sub"],
         "rollup": ["sub", "some", "all"],
     }
     some = read_rows(data=[b"x"] * 3, subject=["a", "b", "c"], **asked)
@@ -254,12 +257,21 @@ def test_a_letter_keeps_what_columns_ask_the_server_for() -> None:
     taken = [some.take(np.array([at])) for at in range(3)]
     letters, *_ = letters_of([RefusedRow(one, 0, None, "why", 0) for one in taken])
     names = [
-        f"Dead-Letter-{name}" for name in ("Schedule", "Schedule-Target", "Schedule-TTL", "Rollup")
+        f"Dead-Letter-{name}"
+        for name in (
+            "Schedule",
+            "Schedule-Target",
+            "Schedule-TTL",
+            "Schedule-Time-Zone",
+            "Schedule-Source",
+            "Schedule-Rollup",
+            "Rollup",
+        )
     ]
     assert [[headers.get(name) for name in names] for headers in letters] == [
-        [["@hourly"], ["due"], ["5m"], ["sub"]],
-        [["@at 9999-01-01T00:00:00Z"], ["a b"], ["9999999999"], ["some"]],
-        [None, None, None, ["all"]],
+        [["@hourly"], ["due"], ["5m"], ["Europe/Berlin"], ["last"], ["sub"], ["sub"]],
+        [["@at 9999-01-01T00:00:00Z"], ["a b"], ["9999999999"], ["a b"], None, ["all"], ["some"]],
+        [None, None, None, None, None, None, ["all"]],
     ]
 
 

@@ -272,6 +272,32 @@ def test_a_delayed_row(server: NatsServer, admin: Publisher) -> None:
     }
 
 
+def test_a_repeated_row_with_source_time_zone_and_roll_up(
+    server: NatsServer, admin: Publisher
+) -> None:
+    """Each second the last reading takes the place of the one before it."""
+    s = made(server, admin)
+    row = batch(
+        data=[b"no reading yet"],
+        subject=["s.wait.1"],
+        schedule=["* * * * * *"],
+        schedule_target=["s.due"],
+        schedule_time_zone=["Europe/Berlin"],
+        schedule_source=["s.reading"],
+        schedule_rollup=["sub"],
+    )
+    sink(server.url, "deduplicated", *row.schema.names).write([row])
+    # Without a message at the source the schedule's own is published.
+    wait_until(lambda: ("s.due", b"no reading yet") in held(s), "the row")
+    s.send(Message("s.reading", b"21 degrees"))
+    wait_until(lambda: ("s.due", b"21 degrees") in held(s), "the reading")
+    due = [message for message in seen(s) if message.subject == "s.due"]
+    assert [message.data for message in due] == [b"21 degrees"]
+    assert due[0].headers["Nats-Rollup"] == ["sub"]
+    # The next time is in the zone of the schedule.
+    assert not due[0].headers["Nats-Schedule-Next"][0].endswith("Z")
+
+
 @pytest.mark.parametrize("delivery", [*full("at-least-once", "deduplicated"), "exactly-once"])
 def test_a_repeated_row_goes_on_when_its_task_runs_again(
     server: NatsServer, admin: Publisher, delivery: str
@@ -505,6 +531,50 @@ def test_exactly_once_refuses_roll_ups(server: NatsServer, admin: Publisher) -> 
         ("s.a", b"1"),
         ("s.b", b"3"),
     ]  # row 2, the last one of its subject, is lost
+
+
+def test_exactly_once_refuses_roll_ups_of_schedules(server: NatsServer, admin: Publisher) -> None:
+    made(server, admin)
+    refused = (
+        'option delivery cannot be exactly-once with column "schedule_rollup": .*; use deduplicated'
+    )
+    with pytest.raises(DeliveryError, match=refused):
+        sink(server.url, "exactly-once", *SCHEDULES, "schedule_rollup")
+
+
+def test_exactly_once_refuses_a_row_that_is_published_once_from_a_source(
+    server: NatsServer, admin: Publisher
+) -> None:
+    s = made(server, admin)
+    names = (*SCHEDULES, "schedule_source")
+    through = sink(server.url, "exactly-once", *names, deadLetterSubject="s.dead")
+    row = batch(
+        data=[b"once", b"again and again", b"not copied"],
+        subject=["s.wait.1", "s.wait.2", "s.wait.3"],
+        schedule=[LATER, "@every 1h", LATER],
+        schedule_target=["s.due"] * 3,
+        schedule_source=["s.reading", "s.reading", None],
+    )
+    report = through.write([row], names=names)
+    assert (report.stored, report.dead_letters) == (2, 1)
+    (letter,) = [message for message in seen(s) if message.subject == "s.dead"]
+    assert letter.data == b"once"
+    assert letter.headers["Dead-Letter-Schedule-Source"] == ["s.reading"]
+    (reason,) = letter.headers["Dead-Letter-Reason"]
+    assert reason.startswith(
+        "with delivery exactly-once a schedule that does not repeat can have no column schedule_"
+    )
+    # Why: the message of such a schedule does not name its row.
+    s.purge()
+    s.send(Message("s.reading", b"21 degrees"))
+    given = {name: row.column(name).slice(2) for name in names}
+    given["schedule"] = [NOW]
+    given["schedule_source"] = ["s.reading"]
+    sink(server.url, "deduplicated", *names).write([batch(**given)], names=names)
+    published(s)
+    (copy,) = [message for message in seen(s) if message.subject == "s.due"]
+    assert copy.data == b"21 degrees"
+    assert "Scheduled-Msg-Id" not in copy.headers
 
 
 def test_a_schedule_in_a_second_stream_is_refused(server: NatsServer, admin: Publisher) -> None:

@@ -85,10 +85,13 @@ BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
         "data binary, subject string, schedule_target string",
         ['"schedule_target" needs column "schedule"'],
     ),
-    (
-        ROWS,
-        "data binary, subject string, schedule_ttl string",
-        ['"schedule_ttl" needs column "schedule"'],
+    *(
+        (
+            ROWS,
+            f"data binary, subject string, {name} string",
+            [f'"{name}" needs column "schedule"'],
+        )
+        for name in ("schedule_ttl", "schedule_time_zone", "schedule_source", "schedule_rollup")
     ),
     (
         ROWS,
@@ -110,7 +113,7 @@ BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
             (KEYS, "key string, value binary"),
             (OBJECTS, "name string, content binary"),
         )
-        for name in ("schedule", "schedule_target", "schedule_ttl", "rollup")
+        for name in ("schedule", "schedule_target", "schedule_ttl", "schedule_source", "rollup")
     ),
     (KEYS, "value binary", ['no column "key"']),
     (
@@ -249,7 +252,10 @@ def test_rows_are_the_same_from_all_types_and_slices(types: dict[str, pa.DataTyp
 BESIDE = {
     "schedule": ("schedule_target",),
     "schedule_target": ("schedule",),
-    "schedule_ttl": ("schedule", "schedule_target"),
+    **dict.fromkeys(
+        ("schedule_ttl", "schedule_time_zone", "schedule_source", "schedule_rollup"),
+        ("schedule", "schedule_target"),
+    ),
 }
 OPTIONAL = [name for name in SinkColumns.accepted if name not in SinkColumns.required]
 
@@ -498,7 +504,18 @@ BAD_WORDS = ["", " ", "a b", "a\r\nb", "a\t", "\x00", "\x7f"]
 WORDS = {word: word in GOOD_WORDS for word in [*GOOD_WORDS, *BAD_WORDS]}
 
 
-@pytest.mark.parametrize("column", ["msg_id", "ttl", "schedule_target", "schedule_ttl"])
+#: Columns whose values may be any text without blanks, and the headers that they become.
+WORD_COLUMNS = {
+    "msg_id": b"",
+    "ttl": b"Nats-TTL",
+    "schedule_target": b"Nats-Schedule-Target",
+    "schedule_ttl": b"Nats-Schedule-TTL",
+    "schedule_time_zone": b"Nats-Schedule-Time-Zone",
+    "schedule_source": b"Nats-Schedule-Source",
+}
+
+
+@pytest.mark.parametrize("column", WORD_COLUMNS)
 def test_a_value_that_is_no_header_is_a_fault_and_left_out(column: str) -> None:
     count, timed = len(WORDS) + 1, {}
     if column.startswith("schedule"):
@@ -514,11 +531,10 @@ def test_a_value_that_is_no_header_is_a_fault_and_left_out(column: str) -> None:
         assert found.msg_id is not None
         assert found.msg_id.to_pylist() == kept
     else:
-        name = {"ttl": b"Nats-TTL", "schedule_ttl": b"Nats-Schedule-TTL"}.get(
-            column, b"Nats-Schedule-Target"
-        )
-        before = {"schedule_ttl": b"Nats-Schedule-Target: due\r\n"}.get(column, b"")
-        before = b"Nats-Schedule: @hourly\r\n" + before if timed else before
+        before = b"Nats-Schedule: @hourly\r\n" if timed else b""
+        if timed and column != "schedule_target":
+            before += b"Nats-Schedule-Target: due\r\n"
+        name = WORD_COLUMNS[column]
         lines = [b"" if word is None else b"%b: %b\r\n" % (name, word) for word in kept]
         assert found.lines.to_pylist() == [before + line for line in lines]
 
@@ -658,11 +674,52 @@ def test_a_ttl_beyond_the_clock_of_servers_is_a_fault(column: str) -> None:
     assert kept == [not long for long in LONG_TTLS.values()]
 
 
+def test_the_roll_up_of_a_schedule_is_sub() -> None:
+    given = ["sub", "all", None, "SUB", ""]
+    found = read_rows(
+        "a",
+        data=[b"x"] * 5,
+        schedule=["@hourly"] * 5,
+        schedule_target=["due"] * 5,
+        schedule_rollup=given,
+    )
+    reason = "column schedule_rollup must be sub, or null"
+    assert found.faults == dict.fromkeys((1, 3, 4), reason)
+    kept = [b"Nats-Schedule-Rollup: sub\r\n" in line for line in found.lines.to_pylist()]
+    assert kept == [True, False, False, False, False]
+    # The dead letter of a row shows the value as it was given.
+    assert found.commands.schedule_rollup is not None
+    assert found.commands.schedule_rollup.to_pylist()[1] == b"all"
+
+
+def test_the_header_lines_of_a_schedule_keep_their_order() -> None:
+    """Message ids of option messageIds `content` depend on it."""
+    found = read_rows(
+        "a",
+        data=[b"x"],
+        schedule=["@hourly"],
+        schedule_target=["due"],
+        schedule_rollup=["sub"],
+        schedule_source=["last"],
+        schedule_time_zone=["Europe/Berlin"],
+        schedule_ttl=["5m"],
+    )
+    assert found.lines[0].as_py().decode().split("\r\n") == [
+        "Nats-Schedule: @hourly",
+        "Nats-Schedule-Target: due",
+        "Nats-Schedule-TTL: 5m",
+        "Nats-Schedule-Time-Zone: Europe/Berlin",
+        "Nats-Schedule-Source: last",
+        "Nats-Schedule-Rollup: sub",
+        "",
+    ]
+
+
 def test_without_a_schedule_a_target_and_a_ttl_do_not_count() -> None:
     odd = ["", "a b", "a\r\nb", None, "due"]
-    found = read_rows(
-        "a", data=[b"x"] * 5, schedule=[None] * 5, schedule_target=odd, schedule_ttl=odd
-    )
+    names = ("target", "ttl", "time_zone", "source", "rollup")
+    others = {f"schedule_{name}": odd for name in names}
+    found = read_rows("a", data=[b"x"] * 5, schedule=[None] * 5, **others)
     assert found.faults == {}
     assert found.lines.to_pylist() == [b""] * 5
 

@@ -231,6 +231,8 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: MakeStream, tmp_
             block.run({DEFAULT_URL: bucket.url, FOLDER: str(tmp_path)}, names)
         current = {row.key: row.value for row in names["current"].collect()}
         assert {row.key for row in names["fruit"].collect()} == {"fruit.apple"}
+        priced = {row["product"]: row.value for row in names["priced"].collect()}
+        assert priced == {"fruit.apple": current["fruit.apple"], "tea": None}
         assert {(row.key, row.revision) for row in names["earlier"].collect()} == {
             ("fruit.apple", 2),
             ("milk", 3),

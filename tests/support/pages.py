@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 
-#: Texts of the examples that the tests replace: server, folder.
+#: Texts of the examples that the tests replace: server, schema registry, folder.
 DEFAULT_URL = "nats://127.0.0.1:4222"
+REGISTRY_URL = "http://127.0.0.1:8081"
 FOLDER = "/tmp/spark-jetstream"
 
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.buckets.key_lookup import KeyLookup
 from spark_jetstream.buckets.objects import ObjectMeta, meta_subject
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import OptionError, RowRefused
@@ -238,6 +240,12 @@ def read_kv(account: Account, revisions: int = 3, **given: Any) -> None:
     ):
         assert read(account, "value", bucket="b", **how, **given) == count
     assert follow(account, "value", bucket="b", **given) == revisions
+
+
+def lookup_kv(account: Account, *, leader: bool = False) -> None:
+    search = KeyLookup(account.connect, "b", 4.0, leader=leader)
+    for keys, count in ((["x", "y.z", "never"], 2), (["never"], 0)):
+        assert len(search.find(pa.array(keys)).drop_null()) == count
 
 
 def kv_keys(account: Account) -> None:

@@ -40,7 +40,17 @@ KINDS: Mapping[str, tuple[str, pa.DataType]] = {
         ("subject", "msg_id", "ttl", "incr", "key", "operation", "bucket", "name", "stream"), TEXT
     ),
     **dict.fromkeys(
-        ("schedule", "schedule_target", "schedule_ttl", "rollup", "atomic_group"), TEXT
+        (
+            "schedule",
+            "schedule_target",
+            "schedule_ttl",
+            "schedule_time_zone",
+            "schedule_source",
+            "schedule_rollup",
+            "rollup",
+            "atomic_group",
+        ),
+        TEXT,
     ),
     **dict.fromkeys(("data", "value", "content"), BINARY),
     **dict.fromkeys(

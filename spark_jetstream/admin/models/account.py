@@ -67,7 +67,7 @@ class Tier(Model):
     consumers: Count = 0
     """Number of consumers."""
     limits: AccountLimits = AccountLimits()
-    """What is allowed."""
+    """Its limits."""
 
 
 class AccountInfo(Tier, Reply):
@@ -81,7 +81,7 @@ class AccountInfo(Tier, Reply):
     api: ApiStats = ApiStats()
     """How the API is used."""
     tiers: dict[str, Tier] = Field(default_factory=dict)
-    """What is used and allowed by the number of replicas: ``R1``, ``R3``."""
+    """Usage and limits by the number of replicas: ``R1``, ``R3``."""
 
 
 class ServerName(Reply):
@@ -96,7 +96,7 @@ class ServerName(Reply):
 
 
 class ServerStats(Reply):
-    """What a server does."""
+    """Statistics of a server."""
 
     mem: Volume = Bytes(0)
     """Bytes in memory."""
@@ -114,7 +114,7 @@ class ServerReport(Reply):
     server: ServerName
     """Which server it is."""
     statsz: ServerStats | None = None
-    """What it does; None for any account but the system account."""
+    """Its statistics; None for any account but the system account."""
     rtt: float
     """Seconds from the request to the reply."""
 

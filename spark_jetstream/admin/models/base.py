@@ -137,8 +137,8 @@ class Model(BaseModel):
         Raises `OptionError`, one line that begins with ``what``.
 
         ``newer`` is asked when there is an unknown field: whether the server is newer than this
-        version. Such a server may have written the field, and itself refuses those that it does not
-        know, so the field is kept.
+        version. A newer server may have written the field, and itself refuses fields that it does
+        not know, so the field is kept.
         """
         try:
             return cls.model_validate(given, context={_NEWER: newer})
@@ -177,7 +177,8 @@ class Model(BaseModel):
         """Return a copy with other values, which are checked like those of a user.
 
         None takes a field back to its default. Raises `pydantic.ValidationError` when a change is
-        not allowed, or does not fit to the other fields. What did not fit before does not count.
+        not allowed, or does not fit to the other fields. Faults that the model already had do not
+        count.
         """
         values = {}
         # pydantic wants the required fields. `_completed` adds the others as they are: a value of a
@@ -190,7 +191,7 @@ class Model(BaseModel):
 
     @property
     def field_names(self) -> tuple[str, ...]:
-        """The names of all fields, and of those that only a newer server knows."""
+        """The names of all fields, also of fields that only a newer server knows."""
         return (*type(self).model_fields, *(self.model_extra or {}))
 
     def faults(self) -> list[str]:
@@ -211,8 +212,8 @@ class Model(BaseModel):
     ) -> M:
         """Read what a user wrote, and check it once: names, values, and how they fit together.
 
-        Of what a server sent, only the types are checked. In the context, `_BASE` is the model that
-        `changed` copies.
+        In the data of a server only the types are checked. In the context, `_BASE` is the model
+        that `changed` copies.
         """
         context = info.context or {}
         from_user = not trusted(info)

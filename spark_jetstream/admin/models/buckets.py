@@ -119,7 +119,7 @@ class BucketConfig(AnyBucketConfig):
     republish: RePublish | None = None
     """Publish again, on other subjects, what was stored."""
     mirror: StreamSource | None = None
-    """The bucket of which this is a copy. What is written to the copy goes to that bucket."""
+    """The bucket of which this is a copy. Writes to the copy go to that bucket."""
     sources: tuple[StreamSource, ...] = ()
     """Buckets whose keys are copied into this one."""
 

@@ -101,9 +101,10 @@ def _given_fields(config: Model) -> dict[str, Any]:
 def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
     """Return the configuration to send so that ``actual`` becomes ``wanted``.
 
-    Values that `differences` ignores stay. An update replaces everything, so what is left to the
-    server is sent as it is, and so are fields of the whole configuration that only a newer server
-    knows; those inside of a part stay when ``wanted`` is `changed` from it.
+    Values that `differences` ignores stay. An update replaces everything, so values that are left
+    to the server are sent as they are. Fields of the whole configuration that only a newer server
+    knows are sent too. Fields inside of a part that only a newer server knows stay when ``wanted``
+    is `changed` from ``actual``.
     """
     have = actual.body()
     if have.get("backoff"):

@@ -100,7 +100,7 @@ class ConsumerConfig(Model):
     filter_subject: OptionalSubject = ""
     """Which subjects it delivers; empty for all."""
     filter_subjects: tuple[AnySubject, ...] = ()
-    """Several such subjects, which must not overlap (server 2.10)."""
+    """Several subjects that it delivers; they must not overlap (server 2.10)."""
     replay_policy: Annotated[str, Choice(("instant", "original"))] = "instant"
     """How fast: as fast as possible, or as messages were stored. It can never change."""
     rate_limit_bps: Annotated[int, Whole(0, UINT64_MAX)] = 0
@@ -256,7 +256,7 @@ class ConsumerInfo(Reply):
     num_ack_pending: Count = 0
     """How many messages were delivered and wait for their acknowledgement."""
     num_redelivered: Count = 0
-    """How many of those were delivered more than once."""
+    """How many of these messages were delivered more than once."""
     num_waiting: Count = 0
     """How many pulls wait."""
     num_pending: Count = 0
@@ -321,9 +321,9 @@ class ConsumerHandover(Model):
     read_again: Count = 0
     """How many messages above the floor were delivered, at most."""
     ack_pending: Count = 0
-    """How many of those are not acknowledged."""
+    """How many messages of ``read_again`` are not acknowledged."""
     acknowledged: Count = 0
-    """How many of those are acknowledged, or given up, at most."""
+    """How many messages of ``read_again`` are acknowledged, or given up, at most."""
     not_delivered: Count = 0
     """How many messages were never delivered."""
     active: Boolean = False

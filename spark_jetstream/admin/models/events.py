@@ -101,7 +101,7 @@ class Gap(Event):
     until: Time | None = None
     """When messages were received again, by the clock of this machine; None while they are not."""
     reason: String
-    """What happened to the connection, in words."""
+    """The fault of the connection, in words."""
     lost: Count = 0
     """How many messages were dropped because this program did not read them in time; 0 for a lost
     connection, where the number is unknown."""
@@ -133,7 +133,7 @@ class ClientInfo(Model):
     """Number of the connection on its server."""
     acc: String = ""
     svc: String = ""
-    """The account that offers the service, when the request came from another one."""
+    """The account that offers the service, when another account sent the request."""
     user: String = ""
     name: String = ""
     lang: String = ""
@@ -147,7 +147,7 @@ class ClientInfo(Model):
     """Other clusters, the nearest first."""
     jwt: String = ""
     issuer_key: String = ""
-    """Who signed it."""
+    """The key that signed it."""
     name_tag: String = ""
     """The name in it."""
     tags: tuple[String, ...] = ()
@@ -159,7 +159,7 @@ class ClientInfo(Model):
     client_id: String = ""
     """The id of an MQTT client."""
     nonce: String = ""
-    """What the client had to sign."""
+    """The text that the client had to sign."""
 
 
 class DomainEvent(Event):
@@ -538,7 +538,7 @@ class ServiceLatency(Event, kind="service_latency"):
     status: Count
     """As in HTTP: 200 for an answer."""
     description: String = ""
-    """What went wrong."""
+    """The error, in words."""
     requestor: ClientInfo | None = None
     responder: ClientInfo | None = None
     start: Time

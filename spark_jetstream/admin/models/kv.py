@@ -47,7 +47,7 @@ class BucketInfo(AnyBucketInfo):
     limit_marker_ttl = FromStream[Nanoseconds]("config.subject_delete_marker_ttl")
     """How long a marker stays where a key expired; 0 for no markers."""
     republish = FromStream[RePublish | None]("config.republish")
-    """What is published again."""
+    """The subjects that are published again, and where."""
     mirror = FromStream[StreamSource | None]("config.mirror")
     """The bucket's stream of which this is a copy."""
     sources = FromStream[tuple[StreamSource, ...]]("config.sources")

@@ -58,8 +58,8 @@ class StoredMessage(Model):
         """From the header block and the content of an answer to a direct get, one of a batch included.
 
         The server puts its own headers (ADR-31) in place of the last two bytes of the message's
-        block, which may have the same names, and need not end with an empty line. `ProtocolError`
-        when one is missing or malformed.
+        block. The block may have the same names, and need not end with an empty line.
+        `ProtocolError` when one of the server's headers is missing or malformed.
         """
         # The last place counts: headers of the message, which may have
         # the same name, are in front of the server's (ADR-31).
@@ -128,7 +128,7 @@ class PurgeRequest(Model):
 
 
 class PurgeReply(Reply):
-    """What was removed."""
+    """The reply to a purge."""
 
     success: Boolean = False
     """Whether it was done."""

@@ -71,7 +71,7 @@ class ObjectInfo:
         return cls(**{**given, **known})
 
     def data(self) -> dict[str, Any]:
-        """The same for JSON; without what is not there."""
+        """The same for JSON, without most of the fields that are empty."""
         link = None if self.link is None else {"bucket": self.link[0], "name": self.link[1]}
         values = {
             **asdict(self),

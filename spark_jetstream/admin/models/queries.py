@@ -183,7 +183,7 @@ class _Query(Model):
     offline: Annotated[_Yes, _is_offline] = None
     """Whether a server that has a replica is away."""
     replicas: Annotated[_Most, _has_replicas] = None
-    """It has at most so many replicas."""
+    """It has at most this number of replicas."""
     created: Annotated[_Span, _was_created] = None
     """It was created at least so long ago."""
     expression: Annotated[_Words, _holds] = None
@@ -213,7 +213,7 @@ class StreamQuery(_Query):
     idle: Annotated[_Span, _stores_nothing] = None
     """Nothing was stored for at least so long."""
     consumers: Annotated[_Most, _has_consumers] = None
-    """It has at most so many consumers."""
+    """It has at most this number of consumers."""
     sourced: Annotated[_Yes, _has_sources] = None
     """Whether it has sources."""
     mirrored: Annotated[_Yes, _is_mirror] = None

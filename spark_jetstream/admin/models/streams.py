@@ -174,7 +174,7 @@ class StreamConfig(Model):
     max_msg_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes, headers included, a message may have; 0 or -1 for what the server allows."""
     discard: Annotated[str, Choice(("old", "new"))] = "old"
-    """What the server drops at a limit: the oldest messages, or the new one."""
+    """The messages that the server drops at a limit: the oldest ones, or the new one."""
     storage: Annotated[str, Choice(("file", "memory"))] = "file"
     """Where messages are stored. It can never change."""
     num_replicas: Replicas = 1
@@ -307,7 +307,7 @@ class LostData(Model):
 
 
 class StreamState(Model):
-    """What a stream holds."""
+    """The state of a stream: its messages, sequences and subjects."""
 
     messages: Count
     """How many messages."""
@@ -356,7 +356,7 @@ class PeerInfo(Model):
 
 
 class DesiredOrigin(Model):
-    """What a group was before a move or a change of its size (server 2.15)."""
+    """The state of a group before a move or a change of its size (server 2.15)."""
 
     replicas: Count = 0
     """How many replicas there were."""
@@ -370,7 +370,7 @@ class DesiredStatus(Model):
     """The progress of a change of a group (server 2.15)."""
 
     description: String = ""
-    """What the leader does, or waits for."""
+    """The task of the leader, or the event that it waits for."""
     type: String = ""
     """The same as one word: meta, membership, snapshot, catchup, quorum, blocked or unavailable."""
     err: String = ""
@@ -387,7 +387,7 @@ class DesiredCluster(Model):
     replicas: tuple[PeerInfo, ...] = ()
     """The servers it will have; empty until they are chosen."""
     origin: DesiredOrigin | None = None
-    """What it was before."""
+    """The state before the change."""
     status: DesiredStatus | None = None
     """The progress of the change."""
 
@@ -410,7 +410,7 @@ class ClusterInfo(Model):
     replicas: tuple[PeerInfo, ...] = ()
     """The other servers."""
     desired: DesiredCluster | None = None
-    """What this is changing into (server 2.15)."""
+    """The group that this one is changing into (server 2.15)."""
 
 
 class StreamSourceInfo(Model):
@@ -456,7 +456,7 @@ class StreamInfo(Page):
     created: Time
     """When it was created: another time means another stream of the same name."""
     state: StreamState
-    """What it holds."""
+    """Its messages, sequences and subjects."""
     domain: String = ""
     """The domain that answered."""
     cluster: ClusterInfo | None = None
@@ -504,7 +504,7 @@ class SnapshotReply(Reply):
     config: StreamConfig
     """How the stream is set up."""
     state: StreamState
-    """What it holds."""
+    """Its messages, sequences and subjects."""
 
 
 class RestoreReply(Reply):

@@ -32,7 +32,7 @@ def kind_name(kind: int) -> str:
 
 
 class TracedServer(Model):
-    """A server that a traced message came to."""
+    """A server that a traced message reached."""
 
     name: String
     """Its name."""
@@ -66,12 +66,12 @@ class TraceEvent(Model):
 
 
 class TraceIngress(TraceEvent):
-    """The message came in."""
+    """The server received the message."""
 
     TYPE: ClassVar[str] = "in"
 
     kind: Count
-    """The kind of the connection that it came over: see `kind_name`."""
+    """The kind of the connection that brought it: see `kind_name`."""
     cid: Sequence64
     """The number of the connection."""
     name: String = ""
@@ -196,7 +196,7 @@ class TraceReport:
 
     @property
     def ingress(self) -> TraceIngress | None:
-        """How the message came in; None for a report without it."""
+        """How the server received the message; None for a report without it."""
         return next((event for event in self.events if isinstance(event, TraceIngress)), None)
 
 
@@ -242,7 +242,7 @@ class MessageTrace:
 
     @property
     def complete(self) -> bool:
-        """Whether each server that the message came to has reported."""
+        """Whether each server that the message reached has reported."""
         return not self.missing
 
     @property

@@ -30,7 +30,7 @@ class SinkKind(ABC):
     option: ClassVar[str]
     """The option that names the dataset."""
     noun: ClassVar[str] = "bucket"
-    """What errors call the dataset."""
+    """The name of the dataset in errors."""
     batch_rows: ClassVar[int] = PORTION_ROWS
     """The most rows of a record batch, where Spark hands over Python rows."""
     timing: ClassVar[WriteTiming] = WRITE_TIMING

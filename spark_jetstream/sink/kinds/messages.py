@@ -144,6 +144,12 @@ class MessageSink(SinkKind):
                 "the rows that a second attempt looks for, which would store them again, after the "
                 "roll-up; use deduplicated"
             )
+        if "schedule_rollup" in self.needs and self._exactly_once:
+            raise DeliveryError(
+                'option delivery cannot be exactly-once with column "schedule_rollup": the '
+                "server's message removes those at its subject before it, for which a second "
+                "attempt looks, and which it would store again; use deduplicated"
+            )
 
     @property
     def _exactly_once(self) -> bool:

@@ -1,6 +1,6 @@
 """Requests about the durable consumers that show how far Spark has committed.
 
-No client pulls from such a consumer; `Progress` moves it when a batch is committed
+No client pulls from a durable consumer of a query; `Progress` moves it when a batch is committed
 (docs/progress.md).
 """
 

@@ -3,15 +3,15 @@
 A commit goes
 
 - by CONSUMER.RESET;
-- where the server cannot do that (before 2.14, or before the sequence at which the consumer began)
-  by creating the consumer again, with a stand-in that holds its place meanwhile: (1) create the
+- by creating the consumer again, where the server cannot do that (before 2.14, or before the
+  sequence at which the consumer began). A stand-in holds its position meanwhile: (1) create the
   stand-in at the position, (2) delete the consumer, (3) create it at the position, (4) delete the
   stand-in;
 - in a long interest stream without CONSUMER.RESET (`interest_streams.LONG`): by a purge below what
   all other consumers need.
 
-Each step may be repeated. What the server has shows what a crash left. "Loss" is one on an interest
-stream.
+Each step may be repeated. The server's consumers show after which step a crash was. "Loss" is one
+on an interest stream.
 
 | consumer | stand-in | after | a new run (`open`) | the same run (`check`, `commit`) |
 |---|---|---|---|---|

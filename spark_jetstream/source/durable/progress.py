@@ -101,7 +101,7 @@ class Progress:
         """Whether the consumer has existed since ``sequence`` was next, and was not moved past it.
 
         Then no purge of the query's subjects has removed a message from ``sequence`` on, and no
-        other consumer's acknowledgement has removed a matching one: a purge moves the consumers
+        other consumer's acknowledgement has removed a matching one. A purge moves the consumers
         whose filter contains its own or is in it, whether it finds a matching message or not (tried
         on 2.10.26, 2.12.8 and 2.15.1). It does not move those whose filter overlaps its own in part
         (2.15.1).

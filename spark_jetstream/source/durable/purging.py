@@ -1,12 +1,12 @@
 """Commits that purge: on work queues.
 
 A commit purges the messages of the query's filters below the position. The server moves the
-consumer on to the first message that still matches; CONSUMER.RESET moves it back to the position,
-or else a later run would take what lies between for messages that another client purged. A note in
-the consumer's metadata (`Purge`) tells a run that begins between the two requests: (1) write the
-note, (2) purge, and in a cluster wait until that has moved the consumer, (3) move the consumer
-back, (4) delete the note. If the server cannot move the consumer (before 2.14), step 4 notes where
-it is.
+consumer on to the first message that still matches, and CONSUMER.RESET moves it back to the
+position. Otherwise a later run would conclude that another client had purged the messages in
+between. A note in the consumer's metadata (`Purge`) informs a run that begins between the two
+requests. The steps are (1) write the note, (2) purge, and in a cluster wait until that has moved
+the consumer, (3) move the consumer back, (4) delete the note. If the server cannot move the
+consumer (before 2.14), step 4 notes where it is.
 
 Each step may be repeated. A new run (`open`) finds the note of a purge, and the consumer
 
@@ -126,8 +126,8 @@ class PurgingProgress(StreamProgress):
     def _take_back(self, consumer: ConsumerState) -> ConsumerState:
         """Take the consumer over again after a late note of the run before.
 
-        A note has the token of the run that writes it. The run before had looked at the consumer
-        before this run began. If it still lives, its next look finds the token of this run.
+        A note has the token of the run that writes it. The run before had checked the consumer
+        before this run began. If it still lives, its next check finds the token of this run.
 
         Raises `JetStreamError` if another run has the consumer.
         """
@@ -205,8 +205,8 @@ class PurgingProgress(StreamProgress):
 
         The stream's leader has replied to it. The consumer's leader may be another server, which
         moves the consumer when it carries the purge out itself (nats-server: server/consumer.go,
-        purge). It would move a consumer on that was moved back before, and the next look would
-        take that for a purge by another client.
+        purge). If the consumer was moved back before that, the purge would move it on again, and
+        the next check would take this for a purge by another client.
         """
         deadline = Deadline(_MOVES_WITHIN)
         backoff = Backoff()

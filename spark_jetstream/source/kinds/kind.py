@@ -23,7 +23,7 @@ from spark_jetstream.streams.lookup import nearest_stream
 from spark_jetstream.streams.pull import PullSettings
 
 TaskInput = SequenceRange | ObjectGroup | TablePart
-"""What one task reads: a range of a stream, some objects, or the latest message of each subject."""
+"""The input of one task: a range of a stream, objects, or the latest message of each subject."""
 
 _TOO_MUCH = (
     "if its log says Slow Consumer, a task asks for more at a time than the server's max_pending: "
@@ -35,8 +35,8 @@ _TOO_MUCH = (
 class Access:
     """The means of one task, or of the driver.
 
-    ``columns`` are the names of those that Spark wants, in this order. ``label`` begins the names
-    of consumers.
+    ``columns`` are the names of the columns that Spark wants, in this order. ``label`` begins the
+    names of consumers.
     """
 
     requests: Requests
@@ -57,7 +57,7 @@ class Driver(Access):
 
 
 class ReadKind(ABC):
-    """What a query reads, by its options, and the rows that it makes of that.
+    """The kind of data that a query reads, by its options, and the rows that it makes of them.
 
     Holds only options, and pickles.
     """

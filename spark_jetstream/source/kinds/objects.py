@@ -1,4 +1,4 @@
-"""The objects of an Object Store bucket: a table of those that it has now, or each new one."""
+"""The objects of an Object Store bucket: a table of the present ones, or each new one."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Build the sdist and the wheel, check what is in them, and use them as somebody who installs them
-does.
+"""Builds sdist and wheel, checks their content, and uses them as a user who installs them.
 
-``python -m tests.release_check`` builds and checks in a temporary folder. With ``--install UV`` it
+``python -m tools.release_check`` builds and checks in a temporary folder. With ``--install UV`` it
 builds into ``dist/``, installs each file with that ``uv`` into an environment of its own, and runs
 ``tests/quick_start.py`` there. It also imports all modules with the oldest libraries that
-``pyproject.toml`` allows, runs the tests of what they do to messages and rows, reads and writes
-through Spark among them, and writes ``build/sbom/<wheel>.cdx.json``: what the wheel brings along.
+``pyproject.toml`` allows, and runs the tests of messages and rows with them, with reads and writes
+through Spark. It writes ``build/sbom/<wheel>.cdx.json``, the list of all that the wheel installs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tests.support.project import ROOT, URLS
 PARTS = {
     ".ci/run", ".github/workflows/test.yml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "SECURITY.md",
     "benchmarks/__main__.py", "constraints.txt", "docs/index.md", "examples/README.md", "mkdocs.yml",
-    "notebooks/quickstart.ipynb", "tests/release_check.py", "tools/site/build.py",
+    "notebooks/quickstart.ipynb", "tools/release_check.py", "tools/site/build.py",
 }  # fmt: skip
 EXTRAS = "cli,java,spark,testing"
 LOCKED = ("--constraint", "constraints.txt")
@@ -92,9 +91,7 @@ def check_sdist(sdist: Path) -> None:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Compare the files in the wheel with those of the package, and its metadata with the
-    repository.
-    """
+    """Compare the wheel's files with the package, and its metadata with the repository."""
     with ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         (metadata_file,) = (
@@ -121,8 +118,9 @@ def check_wheel(wheel: Path) -> None:
 def install(
     file: Path, extras: str, uv: str, folder: Path, versions: tuple[str, ...] = LOCKED
 ) -> Path:
-    """Install the file, with the locked versions or others, into an empty environment, and return
-    its Python.
+    """Install the file into an empty environment, and return its Python.
+
+    The versions are the locked ones, or others.
     """
     python = folder / "bin" / "python"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
@@ -138,8 +136,9 @@ def install(
 
 
 def write_sbom(wheel: Path, uv: str, folder: Path, sbom: Path) -> None:
-    """Write what the wheel installs without extras, at the locked versions, as CycloneDX JSON;
-    check that it is all.
+    """Write the SBOM of the wheel without extras, at the locked versions, as CycloneDX JSON.
+
+    It must list all that the wheel installs.
     """
     python = install(wheel, "", uv, folder)
     options = (
@@ -184,6 +183,7 @@ def use(file: Path, uv: str, folder: Path) -> None:
 
 
 def main() -> None:
+    """Read the arguments, and build, check and use."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--install", metavar="UV", help="build into dist/, and install from it with this uv"

@@ -1,6 +1,6 @@
 """Ask for known vulnerabilities of every version in constraints.txt, whatever Python it is for.
 
-    python -m tests.audit [options of pip-audit]
+    python -m tools.audit [options of pip-audit]
 
 It ends with an error for a known vulnerability, and also for a version that could not be looked up:
 pip-audit without ``--strict`` says that it found nothing where the index does not answer for a
@@ -22,8 +22,7 @@ _ENTRY = re.compile(r"^(\S+)==(\S+)[^\\\n]*\\\n((?:    --hash=.*\n)+)", re.MULTI
 
 
 def files(constraints: str) -> list[str]:
-    """Return the entries of a lock file without their conditions, as files that have each package
-    once.
+    """Return the entries of a lock file without conditions, as files with each package once.
 
     pip-audit leaves out an entry whose condition does not hold where it runs, and takes one version
     of a package.
@@ -39,6 +38,7 @@ def files(constraints: str) -> list[str]:
 
 
 def main() -> None:
+    """Run pip-audit over the files, and end with its exit code."""
     command = [sys.executable, "-m", "pip_audit", "--strict", "--require-hashes", "--disable-pip"]
     command += ["--progress-spinner", "off", *sys.argv[1:], "--requirement"]
     with tempfile.TemporaryDirectory() as folder:
