@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -17,11 +18,13 @@ import pytest
 from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin
 from spark_jetstream.cli import top
 from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import ServerBusy
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.cli.conftest import Command, refused
 from tests.support.command import run_command, running
 from tests.support.publish import Message, Publisher, Tap
+from tests.support.reading import wait_until
 
 GROUP = ("top",)
 SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
@@ -171,6 +174,15 @@ def test_an_outage_is_noted_and_does_not_end_it(
         assert process.wait(60) == 130
 
 
+def _listed(admin: JetStreamAdmin) -> list[str]:
+    """Return the streams for which servers answer."""
+    names = []
+    with contextlib.suppress(ServerBusy):
+        for info in admin.streams.infos():
+            names.append(info.config.name)
+    return names
+
+
 def test_a_stream_without_a_leader_hides_no_other_one() -> None:
     with NatsCluster() as cluster:
         try:
@@ -179,6 +191,8 @@ def test_a_stream_without_a_leader_hides_no_other_one() -> None:
                 admin.streams.create("HERE", subjects=["here"], num_replicas=3)
                 cluster.kill(cluster.leader_of("AWAY"))
                 cluster.wait_ready()
+                # For some milliseconds after an election the servers may not hear the new leader.
+                wait_until(lambda: _listed(admin) == ["HERE"], "the leader of HERE answers")
             ran = run_command("top", "--once", "--json", *QUICK, url=cluster.url)
             error = "cannot list the streams as a whole: no server answered for AWAY"
             assert (ran.code, ran.err) == (1, f"{error}\n")

@@ -519,12 +519,13 @@ def test_a_consumer_with_replicas_that_has_acknowledged_nothing(
                 "R3", durable_name=SERVICE, ack_policy="explicit", deliver_policy="new"
             )
             publisher.publish(Message("r3.a", b"%d" % number) for number in range(5))
-        options = {"startingConsumer": SERVICE}
         # Nothing is delivered yet: the server says where it begins.
-        assert driver(cluster.url, "R3", **options).initial().streams["R3"].next == 21
+        assert (
+            driver(cluster.url, "R3", startingConsumer=SERVICE).initial().streams["R3"].next == 21
+        )
         admin.consumers.next("R3", SERVICE, 3, ack="none")
         caplog.clear()
-        assert driver(cluster.url, "R3", **options).initial().streams["R3"].next == 1
+        assert driver(cluster.url, "R3", startingConsumer=SERVICE).initial().streams["R3"].next == 1
         (warning,) = words(caplog)
         assert "3 messages between sequence 1 and 23 were delivered" in warning
         assert "up to 20 older messages are read as well" in warning
@@ -533,7 +534,7 @@ def test_a_consumer_with_replicas_that_has_acknowledged_nothing(
         for sequence in range(1, 5):
             admin.messages.delete("R3", sequence)
         with pytest.raises(OptionError, match=f"because consumer {SERVICE} has no ack floor yet"):
-            driver(cluster.url, "R3", **options).initial()
+            driver(cluster.url, "R3", startingConsumer=SERVICE).initial()
 
 
 def test_a_new_leader_of_the_consumer_knows_no_later_position() -> None:
