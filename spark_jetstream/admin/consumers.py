@@ -169,7 +169,7 @@ class Consumers(Balanced):
             first_sequence=at.first,
             first_message=None if first is None else first.seq,
             first_time=None if first is None else first.time,
-            messages=at.again + at.waiting,
+            messages=at.older + at.again + at.waiting,
             ack_floor=at.floor,
             delivered=at.delivered,
             read_again=at.again,

@@ -9,14 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 import typer
-from typer import BadParameter, Option
+from typer import BadParameter, Exit, Option
 
-from spark_jetstream.cli.app import Run, command
+from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import duration_option, stream_argument
-from spark_jetstream.errors import JetStreamError, StreamNotFound
+from spark_jetstream.errors import JetStreamError, ServerBusy, StreamNotFound
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _STREAMS = 20  # shown without a terminal, unless --rows says how many
 _FRAME = 8
 _LEAST = 3  # streams and consumers that even a small terminal shows
 
+Info = TypeVar("Info")
 Sort = Literal["rate", "byte-rate", "messages", "bytes", "consumers", "name"]
 
 
@@ -48,13 +49,17 @@ class _Room(NamedTuple):
 
 @dataclass(frozen=True)
 class _View:
-    """The rows of one moment, and the number of all streams and of all consumers of the shown ones."""
+    """The rows of one moment, and the number of all streams and of all consumers of the shown ones.
+
+    ``unanswered`` are errors that name streams and consumers for which no server has answered.
+    """
 
     time: str
     streams: Sequence[StreamRate]
     consumers: Sequence[ConsumerRate]
     all_streams: int
     all_consumers: int
+    unanswered: Sequence[str]
 
     def data(self) -> dict[str, Any]:
         """Return the view for JSON."""
@@ -63,6 +68,7 @@ class _View:
             "all_streams": self.all_streams,
             "streams": [asdict(row) for row in self.streams],
             "consumers": [asdict(row) for row in self.consumers],
+            "unanswered": list(self.unanswered),
         }
 
 
@@ -94,7 +100,8 @@ def show(
 
     The numbers are refreshed until Ctrl-C, which ends with 130. A server that does not answer ends
     nothing: a line says so, and the last numbers stay. Without a terminal, or with --once, the
-    command prints the numbers of one interval. With --json it prints an object a line, and a single
+    command prints the numbers of one interval, and ends with 1 if servers of a cluster did not answer
+    for some streams or consumers, which it names. With --json it prints an object a line, and a single
     one with --once.
 
     Each refresh requests the list of streams, a page of 256 streams in a request, and the consumers
@@ -113,7 +120,10 @@ def show(
     watch.look(room())
     if once or not (on_terminal or run.out.as_json):
         wait(interval / _SECOND)
-        _print(run, watch.look(room()))
+        view = watch.look(room())
+        _print(run, view)
+        if view.unanswered:
+            raise Exit(FAILED)
         return
     looks = _repeated(watch, room, interval / _SECOND)
     if run.out.as_json:
@@ -138,12 +148,16 @@ class _Watch:
         self._sort = sort
         self._before = Sample()
         self._looks = itertools.count(1)
+        self._unanswered: list[ServerBusy] = []
 
     def look(self, room: _Room) -> _View:
         """Ask for the states now. Raises `JetStreamError`; the next call compares all the same."""
         from spark_jetstream.admin.rates import Sample, consumer_rates, stream_rates
 
+        self._unanswered = []
         streams = {info.config.name: (info, time.monotonic()) for info in self._streams()}
+        if self._unanswered and not streams:
+            raise self._unanswered[0]
         rated = sorted(stream_rates(self._before, Sample(streams)), key=_ORDERS[self._sort])
         shown = rated[: room.streams]
         consumers = {}
@@ -162,12 +176,13 @@ class _Watch:
             consumers=lagging[: room.consumers],
             all_streams=len(rated),
             all_consumers=len(lagging),
+            unanswered=[str(error) for error in self._unanswered],
         )
 
     def _streams(self) -> Iterator[StreamInfo]:
         first = next(self._looks) == 1
         if not self._names:
-            yield from self._admin.streams.infos()
+            yield from self._answered(self._admin.streams.infos())
         for name in self._names:
             try:
                 yield self._admin.streams.load(name)
@@ -179,7 +194,15 @@ class _Watch:
     def _consumers(self, stream: str) -> Iterator[ConsumerInfo]:
         # The stream was deleted after it was listed.
         with contextlib.suppress(StreamNotFound):
-            yield from self._admin.consumers.infos(stream)
+            yield from self._answered(self._admin.consumers.infos(stream))
+
+    def _answered(self, infos: Iterator[Info]) -> Iterator[Info]:
+        """Yield the states that servers answer with, and remember the error about the other ones."""
+        try:
+            yield from infos
+        except ServerBusy as error:
+            # Comes after the states: servers that are away hide nothing of the others.
+            self._unanswered.append(error)
 
 
 def _by_rate(row: StreamRate) -> tuple[Any, ...]:
@@ -274,7 +297,13 @@ def _noted(run: Run, looks: Iterator[_View | _Outage]) -> Iterator[_View]:
         if isinstance(look, _Outage):
             run.out.note(_outage_line(look))
         else:
+            _note_unanswered(run, look)
             yield look
+
+
+def _note_unanswered(run: Run, view: _View) -> None:
+    for error in view.unanswered:
+        run.out.note(error)
 
 
 def _outage_line(outage: _Outage) -> str:
@@ -298,7 +327,7 @@ def _refresh(run: Run, looks: Iterator[_View | _Outage]) -> None:
 def _parts(view: _View) -> list[str | list[dict[str, object]]]:
     """Return the lines and tables of a screen."""
     return [
-        view.time,
+        "  ".join([view.time, *view.unanswered]),
         [_stream_row(row) for row in view.streams],
         _left_out(view.all_streams - len(view.streams), "stream"),
         [_consumer_row(row) for row in view.consumers],
@@ -311,6 +340,7 @@ def _left_out(count: int, noun: str) -> str:
 
 
 def _print(run: Run, view: _View) -> None:
+    _note_unanswered(run, view)
     run.out.json(view.data())
     run.out.table(view.streams, _stream_row, empty="there are no streams")
     left_out = _left_out(view.all_streams - len(view.streams), "stream")

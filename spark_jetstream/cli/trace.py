@@ -157,7 +157,7 @@ def _conclusion(traced: MessageTrace) -> str:
     if not streams:
         return "No stream is known to store it" if traced.blind_spots else "No stream stores it"
     names = ", ".join(dict.fromkeys(stream.name for stream in streams))
-    return f"Stored by {names}"
+    return f"Stored by {names}" + (", as far as is known" if traced.blind_spots else "")
 
 
 def _data(traced: MessageTrace) -> dict[str, Any]:

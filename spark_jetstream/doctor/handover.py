@@ -35,6 +35,9 @@ def check_handover(
         state = summary_of(info)
         reply = admin.consumers.load(stream, consumer).model_dump(mode="json", exclude_unset=True)
         handover = Handover.from_reply(reply, context)
+        if _is_ahead(handover, state):
+            # The consumer may have received messages that were stored after the stream was asked.
+            state = summary_of(admin.streams.load(stream))
     except ConsumerNotFound as error:
         advice = f"spark-jetstream consumer ls {stream} lists the consumers"
         yield failed(_CHECK, str(error), advice)
@@ -58,10 +61,15 @@ def check_handover(
         yield warning(_CHECK, differences, "set option subjects to the filters of the consumer")
 
 
+def _is_ahead(handover: Handover, state: StreamSummary) -> bool:
+    """Return whether the consumer has received more than the stream has stored."""
+    return handover.first > max(state.last_seq + 1, state.first_kept)
+
+
 def _begins(handover: Handover, state: StreamSummary) -> Finding:
     """Return the finding about the sequence at which a query begins."""
     begins = f"the query begins at sequence {handover.first:,}"
-    if handover.first > max(state.last_seq + 1, state.first_kept):
+    if _is_ahead(handover, state):
         text = f"{begins}, and the last message of the stream has sequence {state.last_seq:,}"
         return failed(_CHECK, text, "was the stream created again, or has it lost its end?")
     if handover.first < state.first_kept and not keeps_for_consumers(state):

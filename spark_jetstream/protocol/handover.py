@@ -20,6 +20,11 @@ from spark_jetstream.protocol.units import counted
 EVERYTHING = (">",)
 """The filters of a consumer, or of a query, that has none."""
 
+# Deliver policies that leave out older messages, from a sequence on that the configuration does not
+# say. Before the first acknowledgement the floor of such a consumer is 0 on servers before 2.14, and
+# on later ones if it has replicas (nats-server: server/filestore.go, `UpdateStarting`).
+_STARTS_LATER = frozenset({"new", "last", "last_per_subject", "by_start_time"})
+
 
 @dataclass(frozen=True)
 class Handover:
@@ -30,8 +35,10 @@ class Handover:
     with ``ack_policy`` none, delivered. ``delivered`` is the last sequence that was delivered.
     ``again`` is how many messages between the two were delivered, at most: fewer if some were
     delivered more than once. ``pending`` of them are not acknowledged. ``waiting`` messages were
-    never delivered. ``filters`` are never empty. ``active``: the consumer goes on to deliver, to a
-    pull that waits or to the subscriber of a push consumer.
+    never delivered. ``older`` is how many messages from before the first delivery the reader gets,
+    at most: more than 0 only where the server does not say where the consumer began. ``filters``
+    are never empty. ``active``: the consumer goes on to deliver, to a pull that waits or to the
+    subscriber of a push consumer.
     """
 
     stream: str
@@ -41,6 +48,7 @@ class Handover:
     again: int
     pending: int
     waiting: int
+    older: int
     filters: tuple[str, ...]
     ack_policy: str
     active: bool
@@ -59,13 +67,14 @@ class Handover:
         if policy == "none" or not deliveries:
             # The server moves the floor of ack_policy none with each delivery (server/consumer.go,
             # `deliverMsg`). Before the first delivery the consumer stands where its deliver_policy
-            # begins; a server before 2.14 then has a floor of 0.
+            # begins; the floor may be 0 then, see _STARTS_LATER.
             floor = delivered
         # Two bounds: not each sequence is a message that the consumer delivers, and a message may
         # be delivered more than once.
         since_floor = deliveries - jsapi.whole(body, "ack_floor.consumer_seq", context)
-        again = max(0, min(delivered - floor, since_floor))
         pending = jsapi.whole(body, "num_ack_pending", context)
+        again = max(0, min(delivered - floor, since_floor), pending)
+        began_unknown = not floor and config.get("deliver_policy") in _STARTS_LATER
         paused = jsapi.field(body, "paused", bool, context, False)
         served = jsapi.field(body, "push_bound", bool, context, False)
         pulls = jsapi.field(body, "num_waiting", int, context, 0)
@@ -74,9 +83,10 @@ class Handover:
             consumer=jsapi.field(body, "name", str, context),
             floor=floor,
             delivered=max(delivered, floor),
-            again=max(again, pending),
+            again=again,
             pending=pending,
             waiting=jsapi.whole(body, "num_pending", context),
+            older=max(0, delivered - again) if began_unknown else 0,
             filters=jsapi.filters_of(config) or EVERYTHING,
             ack_policy=policy,
             active=(served or pulls > 0) and not paused,
@@ -93,14 +103,20 @@ class Handover:
         return self.again - self.pending
 
     def repeated(self) -> str:
-        """Return a clause about the messages that are read again, "" if there are none."""
+        """Return clauses about the messages that are read again, "" if there are none."""
         if not self.again:
             return ""
         verb = "was" if self.again == 1 else "were"
-        return (
+        clauses = (
             f"{counted(self.again, 'message')} between sequence {self.first} and {self.delivered} "
             f"{verb} delivered; {self.pending:,} of them not acknowledged; all are read again"
         )
+        if self.older:
+            clauses += (
+                f"; up to {counted(self.older, 'older message')} are read as well: the server does "
+                "not say where the consumer began before it has an ack floor"
+            )
+        return clauses
 
 
 def _floor(body: Mapping[str, Any], config: Mapping[str, Any], context: str) -> int:
@@ -108,7 +124,7 @@ def _floor(body: Mapping[str, Any], config: Mapping[str, Any], context: str) -> 
     floor = jsapi.whole(body, "ack_floor.stream_seq", context)
     start = config.get("opt_start_seq")
     if config.get("deliver_policy") == "by_start_sequence" and isinstance(start, int):
-        # Before server 2.14 the floor is 0 until the first acknowledgement.
+        # The floor may be 0 until the first acknowledgement: see _STARTS_LATER.
         return max(floor, start - 1)
     return floor
 
@@ -152,9 +168,11 @@ def _stored_subjects(state: StreamSummary) -> tuple[str, ...]:
 
 
 def keeps_for_consumers(state: StreamSummary) -> bool:
-    """Whether the stream removes no message that a consumer still has to deliver."""
-    limited = bool(state.expires) or state.max_msgs > 0 or state.max_bytes > 0
-    return state.retention != "limits" and not limited
+    """Whether the stream removes no message that a consumer still has to deliver.
+
+    But for those that newer ones replace, which are no loss (docs/data-loss.md).
+    """
+    return state.retention != "limits" and not (state.expires or state.evicts)
 
 
 def _not_covered(filters: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:

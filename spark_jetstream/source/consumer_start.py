@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Requests, ask
@@ -33,7 +34,6 @@ class ConsumerStart:
         self._consumer = consumer
         self._kind = kind
         self._requests = requests
-        self._handover: Handover | None = None
         self._position: StreamPosition | None = None
 
     @classmethod
@@ -44,14 +44,30 @@ class ConsumerStart:
             return None
         return cls(stream, consumer, kind, requests)
 
-    def look(self) -> int:
-        """Return the first sequence that the consumer has not settled. Raise `OptionError`.
+    def start(
+        self, state: StreamSummary, look_again: Callable[[], StreamSummary]
+    ) -> StreamPosition:
+        """Return where the query begins in a stream with this state. Raise `OptionError`.
 
-        Raises what `Requests.call` raises.
+        `look_again` asks for a state that has all that the consumer can have received. Raises what
+        it raises, and what `Requests.call` does.
         """
-        if self._handover is None:
-            self._handover = self._requests.call(self._load)
-        return self._handover.first
+        known = self._position
+        if known is not None and known.created == state.created:
+            return known
+        # Never an older answer: a consumer is deleted with its stream, and another one has its name.
+        handover = self._requests.call(self._load)
+        if handover.first > state.last_seq + 1:
+            # The consumer has received messages that were stored after the state was asked for. In
+            # a cluster the stream may also have another leader than the consumer.
+            younger = look_again()
+            if younger.created != state.created:
+                return self.start(younger, look_again)
+            state = younger
+        position = self._position_after(handover, state)
+        self._report(handover, state, position)
+        self._position = position
+        return position
 
     def _load(self, connection: Connection) -> Handover:
         context = f"look at consumer {self._consumer} of stream {self._stream} (startingConsumer)"
@@ -67,30 +83,13 @@ class ConsumerStart:
             ) from None
         return Handover.from_reply(body, context)
 
-    def position(self, state: StreamSummary) -> StreamPosition:
-        """Return where the query begins in the stream. Raise `OptionError`.
-
-        `state` is younger than the answer about the consumer, or has its last message.
-        """
-        known = self._position
-        if known is not None:
-            if known.created == state.created:
-                return known
-            # The consumer was deleted with its stream; there may be another one of the name.
-            self._handover = None
-        self.look()
-        handover = self._handover
-        assert handover is not None
-        position = self._position_after(handover, state)
-        self._report(handover, state, position)
-        self._position = position
-        return position
-
     def _position_after(self, handover: Handover, state: StreamSummary) -> StreamPosition:
         if handover.first < state.first_kept and keeps_for_consumers(state):
             # The messages before the first one had no interest, or all consumers have settled them.
             return earliest_position(state)
         why = f", after what consumer {self._consumer} has acknowledged"
+        if not handover.floor:
+            why = f", because consumer {self._consumer} has no ack floor yet"
         return position_from(handover.first, self._kind, state, "startingConsumer", why)
 
     def _report(self, handover: Handover, state: StreamSummary, position: StreamPosition) -> None:

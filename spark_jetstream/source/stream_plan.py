@@ -178,13 +178,14 @@ class StreamPlan:
         after = self._consumer_start
         if after is None:
             return starting_position(self._kind, self.probe, self.state)
-        if after.look() > self.state.last_seq + 1:
-            # The consumer has received messages that were stored after the state was asked for. In
-            # a cluster the stream may also have another leader than the consumer.
-            look = settled_info if self.state.clustered else stream_info
-            again = partial(look, name=self.name, context=self.context)
-            self.see(self._requests.call(again), None)
-        return after.position(self.state)
+        return after.start(self.state, self._look_again)
+
+    def _look_again(self) -> StreamSummary:
+        """Return the state as the leader of the stream has it now."""
+        look = settled_info if self.state.clustered else stream_info
+        again = partial(look, name=self.name, context=self.context)
+        self.see(self._requests.call(again), None)
+        return self.state
 
     def continued(self, position: StreamPosition | None, read: Evidence | None) -> StreamPosition:
         """Return the position if the stream still continues there, and where to continue if not.

@@ -244,6 +244,8 @@ def test_a_stream_export_leads_to_another_account(
     traced = shop.trace("orders.a")
     # A server does not tell the fields of two streams apart.
     assert sorted(names(traced)) == [("COPY", ""), ("ORDERS", "")]
+    (unknown,) = traced.blind_spots
+    assert unknown.endswith(" refuse or drop it")
     assert sorted(traced.accounts) == ["AUDIT", "SHOP"]
     (export,) = events(traced, TraceStreamExport)
     assert (export.acc, export.to) == ("AUDIT", "from.shop.orders.a")
@@ -445,7 +447,11 @@ def test_streams_of_one_server_have_no_fields_of_each_other() -> None:
     """A server writes those of any of them into the event of the last one."""
     first = {"type": "js", "stream": "A"}
     last = {"type": "js", "stream": "B", "subject": "of.a", "nointerest": True, "error": "of A"}
-    found = way(report("", first, last)).streams
+    traced = way(report("", first, last))
+    found = traced.streams
+    # Which of them has the error is not known.
+    assert traced.blind_spots == ("server n: which of the streams A, B refuse or drop it",)
+    assert way(report("", last)).blind_spots == ()
     assert [(each.stream, each.subject, each.dropped, each.error) for each in found] == [
         ("A", "", False, ""),
         ("B", "", False, ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -17,11 +18,13 @@ import pytest
 from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin
 from spark_jetstream.cli import top
 from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import ServerBusy
 from spark_jetstream.protocol.conventions import RUN, SINCE
-from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.cli.conftest import Command, refused
-from tests.support.command import running
+from tests.support.command import run_command, running
 from tests.support.publish import Message, Publisher, Tap
+from tests.support.reading import wait_until
 
 GROUP = ("top",)
 SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
@@ -169,6 +172,39 @@ def test_an_outage_is_noted_and_does_not_end_it(
         assert json.loads(process.stdout.readline())["streams"] == []
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+
+
+def _listed(admin: JetStreamAdmin) -> list[str]:
+    """Return the streams for which servers answer."""
+    names = []
+    with contextlib.suppress(ServerBusy):
+        for info in admin.streams.infos():
+            names.append(info.config.name)
+    return names
+
+
+def test_a_stream_without_a_leader_hides_no_other_one() -> None:
+    with NatsCluster() as cluster:
+        try:
+            with JetStreamAdmin(servers=cluster.url) as admin:
+                admin.streams.create("AWAY", subjects=["away"])
+                admin.streams.create("HERE", subjects=["here"], num_replicas=3)
+                cluster.kill(cluster.leader_of("AWAY"))
+                cluster.wait_ready()
+                # For some milliseconds after an election the servers may not hear the new leader.
+                wait_until(lambda: _listed(admin) == ["HERE"], "the leader of HERE answers")
+            ran = run_command("top", "--once", "--json", *QUICK, url=cluster.url)
+            error = "cannot list the streams as a whole: no server answered for AWAY"
+            assert (ran.code, ran.err) == (1, f"{error}\n")
+            assert [row["stream"] for row in ran.json["streams"]] == ["HERE"]
+            assert ran.json["unanswered"] == [error]
+            assert ran.json["streams"][0]["message_rate"] == 0
+            # Nothing at all is an error.
+            with JetStreamAdmin(servers=cluster.url) as admin:
+                admin.streams.delete("HERE")
+            refused(run_command("top", "--once", *QUICK, url=cluster.url), 1, error)
+        finally:
+            close_all()
 
 
 def test_no_server_at_the_beginning_ends_it_with_3() -> None:

@@ -95,6 +95,25 @@ def test_blind_spots_are_notes(nats_server_factory: Start) -> None:
     assert "account B gets it at a.x (stream export)" in ran.out
 
 
+def test_a_stream_that_refuses_beside_another_one_is_not_said_to_store(
+    nats_server_factory: Start,
+) -> None:
+    """The server does not tell which of them refuses."""
+    config = BLIND.replace('subject: "a.>" } }', 'subject: "a.>" }, allow_trace: true }')
+    config = config.replace("B {", "B { jetstream: enabled,")
+    url = nats_server_factory(config=config).url
+    with (
+        JetStreamAdmin(servers=url, user="a", password="p") as a,
+        JetStreamAdmin(servers=url, user="b", password="p") as b,
+    ):
+        a.streams.create("A", subjects=["a.>"], storage="memory")
+        b.streams.create("B", subjects=["a.>"], storage="memory", max_msg_size=1)
+        ran = run_command("trace", "a.x", "data", "--user", "a", "--password", "p", url=url)
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1].endswith(", as far as is known")
+    assert ran.err.endswith(" refuse or drop it\n")
+
+
 def test_no_report_in_time_ends_it_with_3(nats_server: NatsServer) -> None:
     with WireProxy(nats_server.url) as proxy:
         proxy.drop_frames(b"Nats-Trace-Dest")

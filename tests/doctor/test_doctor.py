@@ -17,6 +17,7 @@ from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.doctor.checks import check_stream
 from spark_jetstream.doctor.findings import Finding, within
+from spark_jetstream.doctor.handover import check_handover
 from spark_jetstream.doctor.permissions import Job
 from spark_jetstream.doctor.servers import check_clock
 from spark_jetstream.errors import ConsumerLimitReached
@@ -151,6 +152,35 @@ def test_a_consumer_to_begin_after(nats_server: NatsServer, stream: MakeStream) 
         text="a work queue hands over by itself",
         advice="delete the consumer",
     )
+
+
+def test_a_consumer_that_goes_on_while_the_doctor_looks(
+    nats_server: NatsServer, stream: MakeStream
+) -> None:
+    """It has received messages that were stored after the doctor looked at the stream."""
+    orders = stream()
+    orders.fill(2)
+    job = Job(("read",), stream=orders.name)
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        admin.consumers.create(orders.name, DEFAULT_CONSUMER, durable_name="c")
+        before = admin.streams.load(orders.name)
+        orders.fill(3)
+        assert len(admin.consumers.next(orders.name, "c", 5)) == 5
+        (found,) = check_handover(admin, before, job, "c")
+        assert (found.status, found.said) == (
+            "ok",
+            "the query begins at sequence 6: 0 messages never delivered; none is read again",
+        )
+        admin.consumers.create(
+            orders.name,
+            DEFAULT_CONSUMER,
+            durable_name="ahead",
+            deliver_policy="by_start_sequence",
+            opt_start_seq=10,
+        )
+        (found,) = check_handover(admin, before, job, "ahead")
+    assert found.status == "failed"
+    assert found.said.endswith("at sequence 10, and the last message of the stream has sequence 5")
 
 
 # Where options come from

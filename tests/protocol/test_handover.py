@@ -85,6 +85,22 @@ def test_a_start_is_no_less_than_what_the_configuration_says() -> None:
     assert handover((9, 1008), (5, 1004), config=config).first == 1005
 
 
+def test_messages_from_before_the_consumer_are_counted() -> None:
+    """The floor of a consumer with replicas is 0 until the first acknowledgement."""
+    config = {"deliver_policy": "new"}
+    at = handover((3, 23), (0, 0), num_ack_pending=3, config=config)
+    assert (at.first, at.again, at.older, at.settled) == (1, 3, 20, 0)
+    assert at.repeated() == (
+        "3 messages between sequence 1 and 23 were delivered; 3 of them not acknowledged; all are "
+        "read again; up to 20 older messages are read as well: the server does not say where the "
+        "consumer began before it has an ack floor"
+    )
+    # It began with the first message; it has a floor; all older messages are for it.
+    assert handover((3, 3), (0, 0), num_ack_pending=3, config=config).older == 0
+    assert handover((3, 23), (1, 21), num_ack_pending=2, config=config).older == 0
+    assert handover((3, 23), (0, 0), num_ack_pending=3).older == 0
+
+
 def test_who_receives() -> None:
     assert not handover().active
     assert handover(num_waiting=1).active
@@ -130,4 +146,8 @@ def test_streams_that_keep_messages_for_consumers() -> None:
     interest = replace(STATE, retention="interest")
     assert keeps_for_consumers(interest)
     assert not keeps_for_consumers(replace(interest, max_msgs=5))
+    assert not keeps_for_consumers(replace(interest, max_bytes=5))
+    assert not keeps_for_consumers(replace(interest, allow_msg_ttl=True))
+    # It refuses new messages, and keeps the old ones.
+    assert keeps_for_consumers(replace(interest, max_msgs=5, discard="new"))
     assert not keeps_for_consumers(replace(interest, max_age=1))

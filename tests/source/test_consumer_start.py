@@ -14,8 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jetstream.admin import DeliveredMessage, JetStreamAdmin
+from spark_jetstream.client.requests import stream_info
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.units import Timestamp
+from spark_jetstream.source import stream_plan
 from spark_jetstream.testing import NatsCluster
 from tests.support.calls import Query, sequences
 from tests.support.planning import driver, planner_after
@@ -300,6 +302,44 @@ def test_a_stream_that_was_created_again(stream: MakeStream, consumers: Any) -> 
     assert planner.initial().streams[s.name].next == 1
 
 
+@pytest.mark.parametrize("is_back", [False, True], ids=["gone", "created again"])
+def test_a_stream_that_is_replaced_while_it_begins(
+    stream: MakeStream, consumers: Any, monkeypatch: pytest.MonkeyPatch, *, is_back: bool
+) -> None:
+    """The floor of a consumer is none in the next stream of the name, whenever the old one goes."""
+    s = stream()
+    s.fill(3)
+    consumer(consumers, s)
+    planner = driver(s.url, s.name, startingConsumer=SERVICE)
+    look = planner._requests.streams
+    looks: list[Any] = []
+
+    def late(contexts: Any) -> Any:
+        if looks and not is_back:
+            replace()
+        looks.append(look(contexts))
+        if len(looks) == 1:
+            s.fill(4)
+            serve(consumers, s, 7, *range(1, 8))
+        return looks[-1]
+
+    def replace() -> None:
+        s.create()
+        s.fill(20)
+
+    def look_again(*given: Any, **more: Any) -> Any:
+        s.delete()
+        if is_back:
+            replace()
+        return stream_info(*given, **more)
+
+    monkeypatch.setattr(planner._requests, "streams", late)
+    monkeypatch.setattr(stream_plan, "stream_info", look_again)
+    with pytest.raises(OptionError, match=f"which stream {s.name} does not have"):
+        planner.initial()
+    assert len(looks) == (1 if is_back else 2)
+
+
 def test_several_streams(stream: MakeStream, consumers: Any) -> None:
     """One name for all of them, or a consumer for each."""
     one, two = stream(), stream()
@@ -361,7 +401,21 @@ def test_messages_without_interest_are_no_loss(stream: MakeStream, consumers: An
     s.fill(2)
     first = s.state()["first_seq"]
     assert first == 8
-    assert begin(s, subjects=f"{s.subject}.a", durable="spark") in (4, 8)
+    assert begin(s, subjects=f"{s.subject}.a", durable="spark") == 8
+
+
+def test_a_full_interest_stream_refuses_and_loses_nothing(
+    stream: MakeStream, consumers: Any
+) -> None:
+    """A limit with discard new removes no message, so a gap after the ack floor is no loss either."""
+    s = stream(retention="interest", allow_direct=True, max_msgs=50, discard="new")
+    consumer(consumers, s, filter_subject=f"{s.subject}.a")
+    s.fill(3)
+    serve(consumers, s, 3, 1, 2, 3)
+    s.fill(4, "b")
+    s.fill(2)
+    assert s.state()["first_seq"] == 8
+    assert begin(s, subjects=f"{s.subject}.a", durable="spark") == 8
 
 
 def test_a_work_queue(stream: MakeStream, consumers: Any) -> None:
@@ -449,6 +503,38 @@ def test_the_query_takes_the_place_of_the_service(
     consumers.delete(s.name, SERVICE)
     s.fill(5)
     assert available_now(frame, tmp_path / "checkpoint").sequences == list(range(21, 26))
+
+
+def test_a_consumer_with_replicas_that_has_acknowledged_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server says no floor of it, so the query reads all, and a warning counts the messages that
+    the consumer would not have delivered. If the first ones are gone, the error gives the reason.
+    """
+    with NatsCluster() as cluster, JetStreamAdmin(servers=cluster.url) as admin:
+        admin.streams.create(name="R3", subjects=["r3.>"], num_replicas=3)
+        with Publisher(cluster.urls[0]) as publisher:
+            publisher.publish(Message("r3.a", b"%d" % number) for number in range(20))
+            admin.consumers.create(
+                "R3", durable_name=SERVICE, ack_policy="explicit", deliver_policy="new"
+            )
+            publisher.publish(Message("r3.a", b"%d" % number) for number in range(5))
+        # Nothing is delivered yet: the server says where it begins.
+        assert (
+            driver(cluster.url, "R3", startingConsumer=SERVICE).initial().streams["R3"].next == 21
+        )
+        admin.consumers.next("R3", SERVICE, 3, ack="none")
+        caplog.clear()
+        assert driver(cluster.url, "R3", startingConsumer=SERVICE).initial().streams["R3"].next == 1
+        (warning,) = words(caplog)
+        assert "3 messages between sequence 1 and 23 were delivered" in warning
+        assert "up to 20 older messages are read as well" in warning
+        handover = admin.consumers.handover("R3", SERVICE)
+        assert (handover.read_again, handover.acknowledged, handover.messages) == (3, 0, 25)
+        for sequence in range(1, 5):
+            admin.messages.delete("R3", sequence)
+        with pytest.raises(OptionError, match=f"because consumer {SERVICE} has no ack floor yet"):
+            driver(cluster.url, "R3", startingConsumer=SERVICE).initial()
 
 
 def test_a_new_leader_of_the_consumer_knows_no_later_position() -> None:

@@ -309,7 +309,11 @@ class ConsumerHandover(Model):
     first_time: Time | None = None
     """When that message was stored."""
     messages: Count
-    """How many messages the query reads for now, at most: ``read_again`` and ``not_delivered``."""
+    """How many messages the query reads for now, at most: ``read_again`` and ``not_delivered``.
+
+    Before the first acknowledgement also those from before the first delivery, where the server
+    does not say where the consumer began.
+    """
     ack_floor: Sequence64
     """Up to this sequence of the stream all is acknowledged, or given up."""
     delivered: Sequence64

@@ -247,7 +247,7 @@ class MessageTrace:
 
     @property
     def blind_spots(self) -> tuple[str, ...]:
-        """The places beyond which the way is not known, in words; empty if all of it is known."""
+        """The parts of the way that are not known, in words; empty if all of it is known."""
         return tuple(self._blind_spots())
 
     @property
@@ -314,6 +314,9 @@ class MessageTrace:
         for report in self.walk():
             if report.ingress is not None and report.ingress.error:
                 yield f"server {report.server.name}: {report.ingress.error}"
+            if len(report.captures) > 1:
+                streams = ", ".join(event.stream for event in report.captures)
+                yield f"server {report.server.name}: which of the streams {streams} refuse or drop it"
             for event, following in _followed(report.events):
                 yield from _blind_spot(event, following)
 
