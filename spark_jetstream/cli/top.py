@@ -100,9 +100,9 @@ def show(
 
     The numbers are refreshed until Ctrl-C, which ends with 130. A server that does not answer ends
     nothing: a line says so, and the last numbers stay. Without a terminal, or with --once, the
-    command prints the numbers of one interval, and ends with 1 if servers of a cluster did not answer
-    for some streams or consumers, which it names. With --json it prints an object a line, and a single
-    one with --once.
+    command prints the numbers of one interval. It then ends with 1 and names the streams and
+    consumers for which no server has answered, if any. With --json it prints an object a line, and a
+    single one with --once.
 
     Each refresh requests the list of streams, a page of 256 streams in a request, and the consumers
     of the streams that are shown. With names it requests these streams alone.

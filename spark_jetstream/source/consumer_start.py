@@ -89,7 +89,10 @@ class ConsumerStart:
             return earliest_position(state)
         why = f", after what consumer {self._consumer} has acknowledged"
         if not handover.floor:
-            why = f", because consumer {self._consumer} has no ack floor yet"
+            why = (
+                f", because consumer {self._consumer} has no ack floor yet (startingOffsets names a "
+                "sequence in place of it)"
+            )
         return position_from(handover.first, self._kind, state, "startingConsumer", why)
 
     def _report(self, handover: Handover, state: StreamSummary, position: StreamPosition) -> None:
