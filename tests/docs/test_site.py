@@ -57,6 +57,25 @@ def test_the_navigation_has_every_page_once() -> None:
     ] == []
 
 
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        ("[delivery.md](delivery.md)", "[Levels of delivery](delivery.md)"),
+        ("[../delivery.md](../delivery.md)", "[Levels of delivery](../delivery.md)"),
+        ("[delivery.md](delivery.md#message-ids)", "[Message ids](delivery.md#message-ids)"),
+        ("[delivery.md](delivery.md#gone)", "[Levels of delivery](delivery.md#gone)"),
+        ("[levels](delivery.md)", "[levels](delivery.md)"),
+        ("[gone.md](gone.md)", "[gone.md](gone.md)"),
+    ],
+)
+def test_a_link_named_by_a_file_shows_the_title_of_its_page(link: str, shown: str) -> None:
+    pages = {"delivery.md": "# Levels of delivery\n\nText.\n\n## Message ids\n"}
+    assert (
+        site_hook.titled(f"See {link}.", lambda page: pages.get(page.removeprefix("../")))
+        == f"See {shown}."
+    )
+
+
 def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     (tmp_path / "page").mkdir()
     links = [

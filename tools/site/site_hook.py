@@ -8,6 +8,8 @@
   left out.
 - The search finds an option by its name before everything else.
 - A link to a page at the code host becomes one to the page of the site.
+- A link whose text is the name of a file gets the title of the page, or of the section, as its
+  text. In the repository the name of the file says more.
 - A link to an anchor that no page has is a warning, also where MkDocs does not look: in notebooks
   and sidebars.
 """
@@ -21,13 +23,14 @@ import os
 import posixpath
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
@@ -48,6 +51,8 @@ OPENING = (
 """How that page begins."""
 _log = logging.getLogger("mkdocs.hooks.site")
 _run = tempfile.TemporaryDirectory(prefix="spark-jetstream-site-")
+#: A link whose text is the name of a file: the name, the page and the anchor.
+_FILE_LINK = re.compile(r"\[((?:[\w.-]+/)*[\w-]+\.md)\]\(([^)\s#]+\.md)(#[^)\s]+)?\)")
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _NAME = re.compile(r"<code>([^\s<]+)</code>")
 _SHORT = 24  # characters
@@ -136,9 +141,34 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0]
         return f"]({posixpath.relpath(uri, posixpath.dirname(page.file.src_uri))}"
 
-    return re.sub(
+    def text_of(link: str) -> str | None:
+        uri = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), link))
+        file = files.get_file_from_path(uri)
+        return None if file is None else file.content_string
+
+    own_links = re.sub(
         rf"\]\({re.escape(config.repo_url.rstrip('/'))}/blob/main/([^)#\s]+)", on_site, markdown
     )
+    return titled(own_links, text_of)
+
+
+def titled(markdown: str, text_of: Callable[[str], str | None]) -> str:
+    """Return a page whose links with the name of a file as their text have a title instead.
+
+    It is the title of the page, or with an anchor that of the section. `text_of` returns the page
+    of a link, None if the site does not have it.
+    """
+
+    def with_title(link: re.Match[str]) -> str:
+        text = text_of(link[2])
+        headings = [] if text is None else re.findall("^#+ (.+?) *#*$", text, re.MULTILINE)
+        if not headings:
+            return link[0]
+        anchor = link[3] or ""
+        sections = {f"#{slugify(heading, '-')}": heading for heading in headings}
+        return f"[{sections.get(anchor, headings[0])}]({link[2]}{anchor})"
+
+    return _FILE_LINK.sub(with_title, markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
