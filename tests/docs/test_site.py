@@ -27,6 +27,14 @@ from tests.support.pages import anchors, blocks, links
 from tests.support.project import ROOT, URLS
 from tools.site import build, markdown_hook, site_hook
 
+#: Headings that the search shows first for these words.
+SEARCHED = {
+    "Stream not found": "troubleshooting/#stream-not-found",
+    "How exactly-once works": "delivery/#how-exactly-once-works",
+    "The duplicate window": "delivery/#the-duplicate-window",
+    "Data loss": "data-loss/",
+}
+
 # `BaseLoader` reads the tags of MkDocs, such as !ENV, as texts.
 SITE: dict[str, Any] = yaml.load(
     (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader
@@ -346,6 +354,10 @@ def test_the_site_builds_and_describes_every_public_name(site: Path) -> None:
             assert sections[spec.name]["location"] == f"options/#{spec.name.lower()}"
             similar = [title for title in sections if title.lower().startswith(spec.name.lower())]
             assert max(similar, key=lambda title: sections[title].get("boost", 1)) == spec.name
+    # Pages whose headings have the words of a search.
+    headings = {re.sub("<[^>]*>", "", entry["title"]): entry["location"] for entry in index}
+    for words, location in SEARCHED.items():
+        assert headings[words] == location
     # A reader's browser asks no other host for scripts, styles, fonts or images.
     asking = re.compile(
         r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?https?://(?!spark-jetstream\.github\.io/)"

@@ -56,6 +56,9 @@ _FILE_LINK = re.compile(r"\[((?:[\w.-]+/)*[\w-]+\.md)\]\(([^)\s#]+\.md)(#[^)\s]+
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _NAME = re.compile(r"<code>([^\s<]+)</code>")
 _SHORT = 24  # characters
+#: Weights of pages in the search. Users look for an error or a permission by the words of many
+#: pages, and for guides before references.
+_BOOSTS = {"troubleshooting": 3, "permissions": 2, "api": 0.5, "architecture": 0.5}
 _ATTRIBUTE = re.compile(r'\s(id|href)=(?:"([^"]*)"|([^\s">]+))')
 
 
@@ -211,14 +214,18 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def _weighed(index: dict[str, Any]) -> dict[str, Any]:
-    """Let an option come first if its whole name is searched for: many names are words that all pages use."""
+    """Weigh the sections of pages.
+
+    An option is found first by its whole name, although many names are words that all pages use.
+    """
     for section in index["docs"]:
         if section["location"].startswith("options/#") and section["title"][0].islower():
             # The shorter a name, the more other pages use it; and `ensureStream` is before
             # `ensureStreamOnConflict`.
             section["boost"] = 300 / len(section["title"]) ** 2
-        elif section["location"].startswith("api/"):
-            section["boost"] = 0.5
+        else:
+            page = section["location"].partition("/")[0]
+            section["boost"] = _BOOSTS.get(page, 1)
     return index
 
 
