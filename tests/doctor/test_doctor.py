@@ -588,7 +588,6 @@ def test_the_servers_own_limit_of_consumers_is_no_failure() -> None:
 def test_a_missing_full_sealed_or_mirrored_stream_fails(
     nats_server: NatsServer, stream: MakeStream, publisher: Publisher
 ) -> None:
-    """Not there, full, sealed, a mirror."""
     for option, name, text in (
         ("--stream", "NOWHERE", "NOWHERE"),
         ("--bucket", "nowhere", "KV_nowhere"),
