@@ -2,9 +2,9 @@
 cluster predicts.
 
 The model (docs/tuning.md) adds up the CPU that a message costs server, JVM and Python worker. Here
-all of them share the cores of one machine, so it predicts cores / (server + JVM + Python) messages
-a second, whatever the number of servers, streams and executors. The costs are those of one server
-and one JVM in the same run.
+all of them share the cores of one machine. So the model predicts cores / (server + JVM + Python)
+messages a second, whatever the number of servers, streams and executors. The costs are those of one
+server and one JVM in the same run.
 """
 
 from __future__ import annotations

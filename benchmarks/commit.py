@@ -1,4 +1,4 @@
-"""Measures a commit on the driver, with option `durable`: the look at the consumer, and its move.
+"""Measures a commit on the driver, with option `durable`: it checks the consumer, and moves it.
 
 `python -m benchmarks.commit --commits 300` measures it on a server of its own, after batches of 20
 messages. The messages of a work queue and of an interest stream are gone when a commit ends.

@@ -2,8 +2,8 @@
 
 A task that reads with a consumer creates it and deletes it, which the cluster's metadata leader has
 to agree on with the other servers. `python -m benchmarks.consumers` starts micro-batches of several
-tasks at a fixed rate, without Spark, and looks at the CPU of each server and at how long the
-metadata leader takes to answer a request.
+tasks at a fixed rate, without Spark. It measures the CPU of each server, and how long the metadata
+leader takes to answer a request.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """`python -m benchmarks.growth`: what planning and reading cost when streams, filters and queries
 grow.
 
-Planning is measured without Spark: what the driver does for a micro-batch (where the streams end,
-which tasks that makes), over ten new messages in each stream; and what a batch with many filters
-costs beside a consumer that has them. Reading is measured through Spark, in a stream of ten million
-messages, and so is the memory of the Python processes of a query with many micro-batches.
+Planning is measured without Spark, over ten new messages in each stream. It is the work of the
+driver for a micro-batch: where the streams end, and which tasks that makes. A batch with many
+filters is compared with a consumer that has them. Reading is measured through Spark, in a stream of
+ten million messages, and so is the memory of the Python processes of a query with many
+micro-batches.
 """
 
 from __future__ import annotations

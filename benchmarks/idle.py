@@ -1,8 +1,8 @@
 """`make bench-idle`: requests and CPU of a waiting streaming query and of its micro-batches.
 
-Server, driver and tasks share one machine. The CPU is that of Spark, which is a JVM with driver and
-executor and the Python workers that run tasks, of the Python process in which the connector plans,
-and of the server.
+Server, driver and tasks share one machine. The CPU is that of Spark, of the Python process in which
+the connector plans, and of the server. Spark is a JVM with driver and executor, and the Python
+workers that run tasks.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class Spent(NamedTuple):
 
 
 class Meter:
-    """What Spark, the planner and a server use, from when it is made.
+    """Measures what Spark, the planner and a server use, from its creation on.
 
-    Spark ends idle workers, and nobody is told the time of one that has ended. So the meter reads
-    the time of each process again and again (`watch`), and keeps the last one that it has read.
+    Spark ends idle workers, and nothing tells the time of a worker that has ended. So the meter
+    reads the time of each process again and again (`watch`), and keeps the last one that it has
+    read.
     """
 
     def __init__(self, server: NatsServer) -> None:
@@ -65,7 +66,7 @@ class Meter:
         self._received = self._requests()
 
     def watch(self, seconds: float) -> None:
-        """Read the times until so many seconds are over."""
+        """Read the times again and again for `seconds`."""
         end = time.perf_counter() + seconds
         while (left := end - time.perf_counter()) > 0:
             time.sleep(min(_PAUSE, left))

@@ -122,7 +122,7 @@ class _Arrivals:
 
 
 class _Latencies(NamedTuple):
-    """Milliseconds from publish to row, and the number of micro-batches that had such rows."""
+    """Milliseconds from publish to row, and the number of micro-batches with measured rows."""
 
     milliseconds: list[float]
     batches: int
@@ -159,7 +159,9 @@ def _row_times(rows: pa.Table) -> NDArray[np.int64]:
 def jetstream(
     spark: SparkSession, server: NatsServer, rate: int, warm_up: float, seconds: float
 ) -> _Latencies:
-    """Measure format `jetstream`; raise `RuntimeError` unless each message came exactly once."""
+    """Measure format `jetstream`; raise `RuntimeError` unless it delivered each message exactly
+    once.
+    """
     stream = f"LATENCY-{time.time_ns()}"
     asyncio.run(_create(server.url, stream))
     source = spark.readStream.format("jetstream").options(servers=server.url, stream=stream)

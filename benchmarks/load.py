@@ -79,7 +79,7 @@ def fill(
 ) -> SequenceRange:
     """Create a file-backed stream of `count` messages under `<stream>.<number>`; return all of it.
 
-    With `rare` every so many-th message goes to `<stream>.rare` instead. `config` is more of the
+    With `rare`, every `rare`-th message goes to `<stream>.rare` instead. `config` is more of the
     configuration.
     """
     return asyncio.run(_fill(url, stream, count, subjects, rare, payload_bytes, headers, config))

@@ -1,7 +1,7 @@
 """Draws the plots of the benchmarks page from the JSON files of `python -m benchmarks --json`.
 
 `python -m benchmarks.plots build/bench.json docs/images` writes one SVG file for each plot whose
-tables are in the file. Of several files the later ones win, table by table.
+tables are in the file. If several files have a table, the last of them wins.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ PLOTS = {
 
 
 def draw(tables: Tables, folder: Path) -> None:
-    """Write each plot whose tables are there, and name the plots that are left out."""
+    """Write each plot whose tables exist, and name the plots that are left out."""
     for name, plot in PLOTS.items():
         path = folder / f"bench-{name}.svg"
         missing = [need for need in plot.needs if not any(each.startswith(need) for each in tables)]

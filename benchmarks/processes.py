@@ -1,4 +1,4 @@
-"""What processes used, read from /proc: CPU seconds and peak memory."""
+"""Reads the CPU seconds and the peak memory of processes from /proc."""
 
 from __future__ import annotations
 

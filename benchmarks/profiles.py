@@ -50,7 +50,7 @@ def _print(thread: str, profile: cProfile.Profile, messages: int) -> None:
 
 
 def compare(payload_bytes: int, messages: int) -> None:
-    """Print both profiles of reads of a stream of so many messages."""
+    """Print both profiles of reads of a stream of `messages` messages."""
     with NatsServer() as server:
         whole = fill(server.url, "BENCH", messages, payload_bytes=payload_bytes)
         connection = connect(ConnectionOptions.from_spark({"servers": server.url}))

@@ -3,9 +3,9 @@
 They show the throughput that a sink can reach at the server.
 
 `python -m benchmarks.publishing --rounds 5 --count 300000` compares them on a server of its own, in
-one run, round by round. The frames are built before the clock starts, and of the answers only what
-bounds the window is looked at, so a sink that encodes rows and matches every answer with its row
-stays below these figures.
+one run, round by round. The frames are built before the clock starts. A loop reads from the answers
+only what limits its messages in flight. A sink also encodes rows and matches every answer with its
+row, so it stays below these figures.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _messages(share: _Share) -> Iterator[bytes]:
 
 
 def _sink_frames(share: _Share) -> _Frames:
-    """What the sink sends for the same messages where rows do not share a reply subject."""
+    """Return the frames of the sink for the same messages where rows do not share a reply subject."""
     rows = share.messages
     subjects = pa.array([f"{share.stream}.{number % SUBJECTS}" for number in range(rows)])
     batch = pa.record_batch(

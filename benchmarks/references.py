@@ -22,7 +22,7 @@ _OVERHEAD = 200  # bytes of a message that count beside payload and headers: mor
 
 @dataclass(frozen=True)
 class _Share:
-    """What one byte-counting reader reads, and with which requests."""
+    """The messages that one byte-counting reader reads, and the limits of its requests."""
 
     stream: str
     first: int

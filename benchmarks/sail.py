@@ -1,7 +1,7 @@
 """`python -m benchmarks.sail`: batch reads and a write on Sail beside Spark, on the same streams.
 
-Each engine runs in a process of its own, with two threads: Spark with the packages of the
-environment, Sail with those of `.spark` in front of them (`make compat-sparks` fetches it).
+Each engine runs in a process of its own, with two threads. Spark has the packages of the
+environment. Sail has those of `.spark` in front of them (`make compat-sparks` fetches `.spark`).
 """
 
 from __future__ import annotations

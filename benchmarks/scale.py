@@ -1,4 +1,4 @@
-"""How much is measured: enough for figures to quote, or little for a look between two changes."""
+"""How much is measured: enough for figures to quote, or little for a check between two changes."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _pull(options: SourceOptions, created: str, first: int, end: int) -> Any:
 
 
 def memory(spark: SparkSession, server: NatsServer, messages: int) -> None:
-    """Peak memory of the Python worker that reads one partition of so many messages."""
+    """Measure the peak memory of the Python worker that reads one partition of `messages` messages."""
     fill(server.url, "LONG", messages)
     source = spark.read.format("jetstream").option("servers", server.url).option("stream", "LONG")
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What starting costs: the imports of a worker of Spark, and a command that asks a server."""
+"""Measures a start: the imports of a worker of Spark, and a command that asks a server."""
 
 from __future__ import annotations
 

@@ -2,20 +2,20 @@
 # MAGIC %md
 # MAGIC # Buckets: tables, change data, and files
 # MAGIC
-# MAGIC JetStream has two kinds of buckets, and each is a stream with conventions of its own:
+# MAGIC JetStream has two kinds of buckets. Each is a stream with conventions of its own:
 # MAGIC
 # MAGIC - A **Key-Value bucket** has a value for each key. To Spark it is a table, a history, or a feed of changes.
 # MAGIC - An **Object Store bucket** has files of any size under names. To Spark it is like a folder.
 # MAGIC
-# MAGIC `docs/buckets.md` and `docs/objects.md` in the project are the guides. It takes a minute or two.
+# MAGIC The notebook takes a minute or two. The guides are `docs/buckets.md` and `docs/objects.md` in the project.
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 1. Set-up
 # MAGIC
-# MAGIC This cell starts a server, which the last cell stops, and a small Spark session. On Databricks it uses the
-# MAGIC session of the notebook; there, and for a server of your own, first set `os.environ["NATS_URL"]` and
+# MAGIC This cell starts a server and a small Spark session; the last cell stops them. On Databricks it uses the session
+# MAGIC of the notebook. There, and for a server of your own, first set `os.environ["NATS_URL"]` and
 # MAGIC `os.environ["WORK_DIR"]`. `notebooks/quickstart.ipynb` explains both, and says how to install the package.
 
 # COMMAND ----------
@@ -107,7 +107,7 @@ client.delete("bread.toast")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A batch has one row for each key that exists, with its latest value. `keys` filters on the server.
+# MAGIC A batch has one row for each key that exists, with its latest value. Option `keys` filters on the server.
 
 # COMMAND ----------
 
@@ -124,7 +124,7 @@ assert fruit.count() == 2
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Such a table is small and always current, so it suits lookups from a stream. This join looks up the prices of
+# MAGIC This table is small and always current, so it suits lookups from a stream. This join looks up the prices of the
 # MAGIC products that were sold.
 
 # COMMAND ----------
@@ -169,10 +169,10 @@ assert [row["key"] for row in revisions.where("operation = 'DELETE'").collect()]
 # MAGIC ## 4. Change data
 # MAGIC
 # MAGIC `readStream` gives the same rows as a feed: first the revisions that the bucket has, then each new one. The
-# MAGIC query below keeps a table of files equal to the bucket. Of the changes of one key in a micro-batch only the last
-# MAGIC one counts: a `PUT` inserts or updates, everything else deletes. Each micro-batch writes the table anew, from
-# MAGIC the table before it, so a micro-batch that Spark runs again writes the same files. With Delta Lake it is a
-# MAGIC `MERGE`.
+# MAGIC query below keeps a table of files equal to the bucket. If a micro-batch has several changes of one key, only
+# MAGIC the last one counts: a `PUT` inserts or updates, every other operation deletes. Each micro-batch writes the
+# MAGIC table anew, from the table before it. So a micro-batch that Spark runs again writes the same files. With Delta
+# MAGIC Lake a `MERGE` does this.
 
 # COMMAND ----------
 
@@ -310,7 +310,7 @@ if server:
 # MAGIC %md
 # MAGIC ## Next
 # MAGIC
-# MAGIC - `docs/buckets.md` in the project: what a table is while others write, what is a loss, `MERGE` with Delta Lake
-# MAGIC - `docs/objects.md`: streaming queries over objects, links, what a killed writer leaves
+# MAGIC - `docs/buckets.md` in the project: tables while others write, losses, `MERGE` with Delta Lake
+# MAGIC - `docs/objects.md`: streaming queries over objects, links, leftovers of a killed writer
 # MAGIC - `docs/writing.md`: deletions, expected revisions and expiry when Spark writes a Key-Value bucket
 # MAGIC - `docs/admin-buckets.md`: buckets from Python and on the command line

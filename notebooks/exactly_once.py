@@ -5,18 +5,18 @@
 # MAGIC This notebook breaks things on purpose:
 # MAGIC
 # MAGIC - a write that fails in the middle and runs again, with each level of the option `delivery`
-# MAGIC - a query whose driver is killed after a micro-batch is stored, and before Spark has noted that
+# MAGIC - a query whose driver is killed after a micro-batch is stored, and before Spark has recorded that
 # MAGIC - messages that are removed before a query has read them
 # MAGIC
-# MAGIC `docs/delivery.md` and `docs/data-loss.md` in the project have the rules. It takes a minute or two.
+# MAGIC The notebook takes a minute or two. `docs/delivery.md` and `docs/data-loss.md` in the project have the rules.
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 1. Set-up
 # MAGIC
-# MAGIC This cell starts a server, which the last cell stops, and a small Spark session. On Databricks it uses the
-# MAGIC session of the notebook; there, and for a server of your own, first set `os.environ["NATS_URL"]` and
+# MAGIC This cell starts a server and a small Spark session; the last cell stops them. On Databricks it uses the session
+# MAGIC of the notebook. There, and for a server of your own, first set `os.environ["NATS_URL"]` and
 # MAGIC `os.environ["WORK_DIR"]`. `notebooks/quickstart.ipynb` explains both, and says how to install the package.
 
 # COMMAND ----------
@@ -71,9 +71,10 @@ print("run", run, "on Spark", spark.version)
 # MAGIC %md
 # MAGIC ## 2. A write that fails in the middle
 # MAGIC
-# MAGIC A thousand orders go to a stream that takes at most 1,000 bytes in a message. The order in the middle is larger,
-# MAGIC so the job fails there, with the orders before it and some after it stored. Then the order is made smaller, and
-# MAGIC the job runs again, as a whole. Its option `writeId` stays the same: it says that both are the same write.
+# MAGIC Spark writes a thousand orders to a stream that takes at most 1,000 bytes in a message. The order in the middle
+# MAGIC is larger, so the job fails there. By then the stream holds the orders before it and some after it. Then the
+# MAGIC notebook makes this order smaller, and runs the whole job again. Option `writeId` stays the same: it says that
+# MAGIC both runs are the same write.
 
 # COMMAND ----------
 
@@ -148,9 +149,10 @@ outcomes = {
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Real failures last longer than that. Here the window is 100 milliseconds, and the job runs again after a second.
-# MAGIC `exactly-once` does not depend on the window: a ledger, the Key-Value bucket `spark_jetstream_ledger`, records
-# MAGIC where in the stream the first attempt began. The second attempt looks up what the first has stored.
+# MAGIC Real failures last longer than that. Here the duplicate window is 100 milliseconds, and the job runs again after
+# MAGIC a second. `exactly-once` does not depend on the duplicate window. Its ledger, the Key-Value bucket
+# MAGIC `spark_jetstream_ledger`, records where in the stream the first attempt began. The second attempt looks up what
+# MAGIC the first has stored.
 
 # COMMAND ----------
 
@@ -162,7 +164,7 @@ outcomes |= {
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The table shows how many messages the stream holds after the first attempt and in the end, and how many
+# MAGIC The table shows how many messages the stream holds after the first attempt and at the end, and how many
 # MAGIC different orders these are:
 
 # COMMAND ----------
@@ -221,9 +223,10 @@ assert admin.streams.load(copy).state.messages == ROWS
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Spark notes a finished micro-batch in the folder `commits` of the checkpoint. A driver that is killed after the
-# MAGIC last acknowledgement and before this note leaves a checkpoint without it. So we remove the note, and start the
-# MAGIC query again: it writes micro-batch 0 a second time, and nothing is stored twice.
+# MAGIC Spark records a finished micro-batch in a file of the folder `commits` of the checkpoint. A driver that is
+# MAGIC killed after the last acknowledgement and before this record leaves a checkpoint without the file. This cell
+# MAGIC removes the file and starts the query again. The query writes micro-batch 0 a second time, and nothing is stored
+# MAGIC twice.
 
 # COMMAND ----------
 
@@ -276,7 +279,7 @@ print(admin.streams.purge(source, sequence=ROWS + 61), "messages purged")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The query does not skip them silently. It fails, and the error names the sequences.
+# MAGIC The query does not skip the missing messages silently. It fails, and the error names their sequences.
 
 # COMMAND ----------
 
@@ -288,7 +291,8 @@ assert f"messages {ROWS + 1} to {ROWS + 60} of stream {source}" in loss
 
 # MAGIC %md
 # MAGIC The position in the checkpoint has not changed. You can read the messages from elsewhere, such as a mirror, or
-# MAGIC continue without them: with `failOnDataLoss=false` the query continues, and logs the sentence as a warning.
+# MAGIC continue without them. With `failOnDataLoss=false` the query continues, and logs the sentence of the error as a
+# MAGIC warning.
 
 # COMMAND ----------
 
@@ -321,8 +325,8 @@ if server:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The bucket `spark_jetstream_ledger` stays, if the server is not the notebook's own: other queries may need it.
-# MAGIC Its entries of this run do no harm.
+# MAGIC On a server of your own the bucket `spark_jetstream_ledger` stays, because other queries may need it. Its
+# MAGIC entries of this run do no harm.
 # MAGIC
 # MAGIC ## Next
 # MAGIC

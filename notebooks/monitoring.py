@@ -6,16 +6,16 @@
 # MAGIC while it catches up: with `lag`, with a listener that logs, with metrics for Prometheus, and in a plot.
 # MAGIC
 # MAGIC All numbers come from the progress that Spark reports, on Spark 4.2 or newer. They cost no request to the
-# MAGIC server. `docs/monitoring.md` in the project is the guide, with alerts. For the metrics also install the extra
-# MAGIC `prometheus`: `pip install '.[notebook,prometheus,spark]'`. It takes a minute or two.
+# MAGIC server. The notebook takes a minute or two. For the metrics also install the extra `prometheus`:
+# MAGIC `pip install '.[notebook,prometheus,spark]'`. The guide is `docs/monitoring.md` in the project, with alerts.
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 1. Set-up
 # MAGIC
-# MAGIC This cell starts a server, which the last cell stops, and a small Spark session. On Databricks it uses the
-# MAGIC session of the notebook; there, and for a server of your own, first set `os.environ["NATS_URL"]` and
+# MAGIC This cell starts a server and a small Spark session; the last cell stops them. On Databricks it uses the session
+# MAGIC of the notebook. There, and for a server of your own, first set `os.environ["NATS_URL"]` and
 # MAGIC `os.environ["WORK_DIR"]`. `notebooks/quickstart.ipynb` explains both, and says how to install the package.
 
 # COMMAND ----------
@@ -175,11 +175,11 @@ assert history[0][1].messages == MESSAGES - 1000
 
 # MAGIC %md
 # MAGIC `seconds` compares the times at which the server stored two messages: the last one that the query has read, and
-# MAGIC the last one of the stream. All messages were stored within a moment here, so it is small.
+# MAGIC the last one of the stream. Here the server stored all messages within a moment, so it is small.
 # MAGIC
 # MAGIC ## 4. Metrics
 # MAGIC
-# MAGIC This is what Prometheus would fetch: `lag` as gauges, rows as counters, and the time of the last progress.
+# MAGIC Prometheus would fetch these lines: `lag` as gauges, rows as counters, and the time of the last progress.
 
 # COMMAND ----------
 
@@ -260,8 +260,8 @@ assert lags[-1] == 0
 # MAGIC ## 6. A query that fails
 # MAGIC
 # MAGIC This cell deletes the stream while the query runs. The listener would log the whole error, which is long, so the
-# MAGIC cell turns the log off. The metrics count the failure. `query_up` stays, with 0, until a query of this name
-# MAGIC starts again: set an alert on it.
+# MAGIC cell turns the log off. The metrics count the failure. `query_up` stays at 0 until a query of this name starts
+# MAGIC again: set an alert on it.
 
 # COMMAND ----------
 
@@ -303,5 +303,5 @@ if server:
 # MAGIC
 # MAGIC - `docs/monitoring.md` in the project: each metric, rules for alerts, a dashboard for Grafana
 # MAGIC - `docs/tuning.md`: limits per micro-batch, tasks, and what they cost
-# MAGIC - `docs/progress.md`: option `durable`, with which the server and `spark-jetstream lag` know the query's
-# MAGIC   position too
+# MAGIC - `docs/progress.md`: option `durable`, which tells the query's position to the server and to
+# MAGIC   `spark-jetstream lag`

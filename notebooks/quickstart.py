@@ -3,7 +3,7 @@
 # MAGIC # NATS JetStream from Spark: quick start
 # MAGIC
 # MAGIC This notebook creates a stream, reads it with Spark in a batch and in a streaming query, plots it, and writes
-# MAGIC results back. It takes a minute or two.
+# MAGIC results back. The notebook takes a minute or two.
 # MAGIC
 # MAGIC JetStream is the storage of the message broker [NATS](https://docs.nats.io/nats-concepts/jetstream). You need to
 # MAGIC know four words:
@@ -15,15 +15,15 @@
 # MAGIC - In filters `*` matches one word of a subject, and `>` one or more at its end.
 # MAGIC
 # MAGIC **To install**, from a clone of the project: `pip install '.[notebook,spark]'`, and a Jupyter of your choice.
-# MAGIC Without Java 17 or newer: `pip install '.[java,notebook,spark]'`. On Databricks leave `spark` out, since Spark
-# MAGIC is installed there: install `.[notebook]` as a library of the cluster, or with `%pip`.
+# MAGIC Without Java 17 or newer: `pip install '.[java,notebook,spark]'`. On Databricks, where Spark is installed, leave
+# MAGIC `spark` out: install `.[notebook]` as a library of the cluster, or with `%pip`.
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 1. Set-up
 # MAGIC
-# MAGIC Two settings, as environment variables or, on Databricks, as widgets:
+# MAGIC The notebook has two settings. They are environment variables or, on Databricks, widgets:
 # MAGIC
 # MAGIC | setting | meaning | if empty |
 # MAGIC |---|---|---|
@@ -31,7 +31,7 @@
 # MAGIC | `WORK_DIR` | a folder for files and checkpoints | a temporary folder |
 # MAGIC
 # MAGIC The defaults are for Spark on one machine. A cluster needs both: a server that its workers can reach, and a
-# MAGIC folder that all of them see, on Databricks a volume such as `/Volumes/main/default/quickstart`.
+# MAGIC folder that all of them see. On Databricks that is a volume such as `/Volumes/main/default/quickstart`.
 
 # COMMAND ----------
 
@@ -113,7 +113,7 @@ print("Spark", spark.version)
 # MAGIC %md
 # MAGIC ## 2. Create a stream
 # MAGIC
-# MAGIC `JetStreamAdmin` creates streams and looks at them. It needs no other tool, and no `await`.
+# MAGIC `JetStreamAdmin` creates streams and reads their state. It needs no other tool, and no `await`.
 
 # COMMAND ----------
 
@@ -125,12 +125,12 @@ print(info.config.name, "captures", *info.config.subjects)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Now 6,000 made-up orders of the last hour. The subject says where an order came from, the payload is JSON. Spark
-# MAGIC publishes them: a row with the columns `subject` and `data` becomes a message. The write is complete when the
-# MAGIC server has acknowledged every row.
+# MAGIC Spark publishes 6,000 made-up orders of the last hour. The subject names the country and the channel of an
+# MAGIC order, the payload is JSON. A row with the columns `subject` and `data` becomes a message. The write is complete
+# MAGIC when the server has acknowledged every row.
 # MAGIC
-# MAGIC The server stores them within seconds. So the column `timestamp`, the time at which the server stored an order,
-# MAGIC is not the time of the order. That is in the payload, as `placed_at`.
+# MAGIC The server stores the orders within seconds. So the column `timestamp`, the time at which the server stored an
+# MAGIC order, is not the time of the order. The payload has that time, as `placed_at`.
 
 # COMMAND ----------
 
@@ -397,8 +397,8 @@ print(info.config.name, "captures", *info.config.subjects)
 # MAGIC %md
 # MAGIC ### Write a batch
 # MAGIC
-# MAGIC The counts of each minute, one subject for each country. Option `stream` names the stream that must store the
-# MAGIC rows: if another stream captures a subject, or none does, the write fails.
+# MAGIC The rows are the counts of each minute, with one subject for each country. Option `stream` names the stream that
+# MAGIC must store the rows: if another stream captures a subject, or none does, the write fails.
 # MAGIC
 # MAGIC The stream does not store a row again if it has seen its `msg_id` within its duplicate window (two minutes by
 # MAGIC default). So you can repeat this write. The sink logs one line for each write; the second line says
@@ -537,7 +537,8 @@ if server:
 # MAGIC %md
 # MAGIC ## Next
 # MAGIC
-# MAGIC - `notebooks/exactly_once.ipynb`: what is stored after a failure, and what a query says when messages are gone
+# MAGIC - `notebooks/exactly_once.ipynb`: messages stored after a failure, and the error of a query whose messages are
+# MAGIC   gone
 # MAGIC - `notebooks/buckets.ipynb`: Key-Value buckets as tables and change feeds, Object Store buckets as files
 # MAGIC - `notebooks/monitoring.ipynb`: lag, log lines and Prometheus metrics
 # MAGIC - `docs/reading.md` in the project: positions, several streams, limits

@@ -1,4 +1,4 @@
-"""What tests share: one server, one Spark session, streams of a test's own."""
+"""Shared by all tests: one server, one Spark session, streams of a test's own."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ def pytest_runtest_makereport(
 
 
 class SparkLog:
-    """What Spark and its Python processes have written to their standard error since the test
-    began.
-    """
+    """The standard error of Spark and its Python processes since the test began."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -157,7 +155,7 @@ def _into(path: Path, start: Callable[[], SparkSession]) -> SparkSession:
 
 @pytest.fixture
 def spark_log(spark: SparkSession, spark_log_file: Path) -> SparkLog:
-    """What Spark writes to its standard error during this test."""
+    """Return the standard error of Spark during this test."""
     return SparkLog(spark_log_file)
 
 
@@ -192,7 +190,7 @@ def no_connection_left() -> Iterator[None]:
 
 @pytest.fixture
 def no_election(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whoever says that there is no stream is asked again at once, over connections of the test."""
+    """Ask a server that says that there is no stream again at once, over connections of the test."""
     close_all()
     set_timing(monkeypatch, election=0.01)
     yield

@@ -1,4 +1,4 @@
-"""Who may import whom: the package's folders are layers, and imports go one way."""
+"""The package's folders are layers, and imports go one way."""
 
 from __future__ import annotations
 

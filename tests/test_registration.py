@@ -185,7 +185,7 @@ print(len(found), again.ClientSession in found, sys.modules["aiohttp"] is again)
 def test_a_worker_imports_only_what_it_uses() -> None:
     """Each worker of Spark imports the package.
 
-    What stands for aiohttp gives its names, to any number of threads.
+    The stand-in for aiohttp gives aiohttp's names, to any number of threads.
     """
     assert run_python("-c", LIGHT) == "[]\n1 True True\n"
 

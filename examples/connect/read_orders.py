@@ -1,12 +1,14 @@
-"""Read a stream through a Spark Connect server. The server and its executors need spark-jetstream
-too.
+"""Read a stream through a Spark Connect server.
 
-The client needs the extra connect, or pyspark-client in place of pyspark. A server on this machine:
+The server and its executors need spark-jetstream too. The client needs the extra connect, or
+pyspark-client in place of pyspark. To start a server on this machine:
 
-export PYSPARK_PYTHON=$(which python) JAVA_HOME=$(python -m spark_jetstream.java) spark-submit
---master 'local[2]' --class org.apache.spark.sql.connect.service.SparkConnectServer spark-internal
+    export PYSPARK_PYTHON=$(which python) JAVA_HOME=$(python -m spark_jetstream.java)
+    spark-submit --master 'local[2]' --class org.apache.spark.sql.connect.service.SparkConnectServer spark-internal
 
-python read_orders.py sc://127.0.0.1:15002 nats://127.0.0.1:4222 ORDERS
+To read stream ORDERS through it:
+
+    python read_orders.py sc://127.0.0.1:15002 nats://127.0.0.1:4222 ORDERS
 """
 
 from __future__ import annotations

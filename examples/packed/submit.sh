@@ -3,7 +3,8 @@
 set -euo pipefail
 master=$1
 shift
-# PACKAGE may name a wheel instead: PACKAGE='dist/spark_jetstream-0.1.0-py3-none-any.whl[nkeys]'. Spark brings pyspark.
+# PACKAGE may name a wheel instead: PACKAGE='dist/spark_jetstream-0.1.0-py3-none-any.whl[nkeys]'. pyspark is part of
+# Spark, so the environment does not need it.
 package=${PACKAGE:-spark-jetstream[nkeys]}
 
 if [[ ! -e environment.tar.gz ]]; then
@@ -11,7 +12,8 @@ if [[ ! -e environment.tar.gz ]]; then
   env/bin/pip install --quiet "$package" venv-pack
   env/bin/venv-pack --prefix env --output environment.tar.gz
 fi
-# In client mode the worker that plans runs here, under the same relative path as on the executors.
+# In client mode the worker that plans runs on this machine. It needs the environment at the relative path that the
+# executors use.
 if [[ ! -d environment ]]; then
   mkdir environment
   tar -xzf environment.tar.gz -C environment

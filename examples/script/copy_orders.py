@@ -1,9 +1,9 @@
-"""Copy a stream into Parquet files until SIGTERM or Ctrl-C; with --once, copy what is there and
-end.
+"""Copy a stream into Parquet files until SIGTERM or Ctrl-C.
 
-The exit code is 0, also after a signal, and 1 if the query failed.
+With --once it copies the messages that the stream holds, and ends. The exit code is 0, also after
+a signal, and 1 if the query failed.
 
-python copy_orders.py --servers nats://127.0.0.1:4222 --stream ORDERS --to /tmp/orders --once
+    python copy_orders.py --servers nats://127.0.0.1:4222 --stream ORDERS --to /tmp/orders --once
 """
 
 from __future__ import annotations

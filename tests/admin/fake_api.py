@@ -93,7 +93,7 @@ class FakeApi(Raw):
 def administered(
     url: str, answers: Mapping[str, Answer], **options: str
 ) -> Iterator[tuple[FakeApi, JetStreamAdmin]]:
-    """Such an API, and what administers it."""
+    """Give a `FakeApi` with these answers, and a `JetStreamAdmin` that asks it."""
     with (
         FakeApi(url, answers) as fake,
         JetStreamAdmin(servers=url, apiPrefix=fake.prefix, **options) as admin,
@@ -122,5 +122,5 @@ class Meddler:
 
 
 def meddled(options: ConnectionOptions, meddle: Callable[[str, bytes], bytes | None]) -> Api:
-    """Requests over such a connection."""
+    """Return an `Api` whose requests pass a `Meddler` with this function."""
     return Api(options, cast("Connection", Meddler(connect(options), meddle)))

@@ -1,4 +1,4 @@
-"""What only a cluster has: replicas, leaders that step down, servers that are removed."""
+"""Features that only a cluster has: replicas, leaders that step down, servers that are removed."""
 
 from __future__ import annotations
 

@@ -506,8 +506,9 @@ def test_next_takes_no_more_bytes_than_it_may(
 def test_next_waits_for_all(
     ends: str, admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Fill
 ) -> None:
-    """And returns what came also when no more can come; meanwhile the consumer has no room for
-    another request.
+    """It also returns the messages so far when no more can come.
+
+    Meanwhile the consumer has no room for another request.
     """
     fill(stream, 2, 2)
     admin.consumers.create(stream, durable_name="c", max_waiting=1)

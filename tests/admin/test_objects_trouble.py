@@ -156,7 +156,7 @@ def test_the_new_version_comes_whole(store: Made, tmp_path: Path) -> None:
 
 
 def test_replaced_or_deleted_between_chunks(store: Made) -> None:
-    """What was handed out of the old version is not mixed with the new one."""
+    """A reader that has begun the old version does not mix it with the new one."""
     old, new = (content("a", version, 500 * SMALL) for version in (1, 2))
     store.objects.put("a", old, chunk_size=SMALL)
     reading = store.objects.read("a")
@@ -189,7 +189,7 @@ def broken(error: BaseException) -> Iterator[bytes]:
     ids=repr,
 )
 def test_content_that_cannot_be_had(store: Made, error: BaseException) -> None:
-    """What the source raises comes out, the old object stays, and nothing else does."""
+    """The error of the source is raised unchanged, the old object stays, and nothing else does."""
     store.objects.put("a", content("a", 1, 2 * CHUNK))
     with pytest.raises(type(error)) as raised:
         store.objects.put("a", broken(error))
@@ -311,9 +311,7 @@ def test_a_cut_when_an_object_is_stored(
 
 
 def cut_in_the_middle(proxy: WireProxy, passing: int, work: Callable[[], T]) -> T:
-    """What ``work`` returns when the connection is cut as soon as so many acknowledgements have
-    come.
-    """
+    """Cut the connection after `passing` acknowledgements; return the result of ``work``."""
     acks = Acks(proxy, passing)
     with ThreadPoolExecutor(1) as pool:
         working = pool.submit(work)
@@ -380,8 +378,9 @@ def test_a_killed_put_does_not_take_content_away_that_was_renamed(
 def test_renamed_before_a_put_notes_what_it_replaces(
     store: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the put notes then is wrong already: when it finds that, it must not remove what has
-    another name now.
+    """The put's note is wrong already when it is written.
+
+    When the put finds that, it must not remove the object that has another name now.
     """
     old = content("a", 1, 3 * CHUNK)
     store.objects.put("a", old)

@@ -1,8 +1,7 @@
-"""What this and other clients make, and what the server says of it, is accepted back, and changes
-nothing.
+"""The server's descriptions of what this and other clients make are accepted, and change nothing.
 
-Other clients send what their libraries write: zeros, -1, empty texts and lists, nulls, and the year
-1 for "never".
+So are the descriptions of the clients themselves. Other clients send what their libraries write:
+zeros, -1, empty texts and lists, nulls, and the year 1 for "never".
 """
 
 from __future__ import annotations
@@ -189,9 +188,9 @@ def begins_too_far(sent: Mapping[str, Any]) -> bool:
 
 
 def accepted(admin: JetStreamAdmin, api: Api, sent: dict[str, Any], stream: str = "") -> bool:
-    """Whether the server takes a stream, or a durable consumer of ``stream``.
+    """Return whether the server takes a stream, or a durable consumer of ``stream``.
 
-    What it then says is taken back in every way, and changes nothing.
+    If it does, its description is accepted again in every way, and changes nothing.
     """
     name = f"other{next(_numbers)}"
     manager: Any = admin.consumers if stream else admin.streams
@@ -327,8 +326,9 @@ def test_a_consumer_is_accepted_back(
 
 
 def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
-    """What a client sends of a field that its user did not set: null, or what stands for nothing in
-    its language.
+    """Return what a client sends for fields that its user did not set.
+
+    That is null, or the value that stands for nothing in its language.
     """
     if null:
         return {name: None for name, each in values.items() if None in each}
@@ -377,7 +377,7 @@ def test_the_server_refuses_fields_that_it_does_not_know(body: dict[str, Any], a
 def test_fields_that_only_a_newer_server_knows_are_left_to_it(
     level: int, nats_server: NatsServer
 ) -> None:
-    """A server of the same age has no such fields: they are misspelt there."""
+    """A server of the same age does not know these fields either: there they are misspelt."""
     config = {"name": "S", "shards": {"count": 3}, "mirror": {"name": "O", "weight": 5}}
     consumer = {"durable_name": "c", "name": "c", "shard": 3}
     stream, info = stream_info(config), consumer_info(consumer)

@@ -40,7 +40,7 @@ def filled(nats_server: NatsServer, publisher: Publisher) -> Any:
 
 
 def option(name: str) -> Callable[[JetStreamAdmin, str], object]:
-    """What reads the file of a connection option."""
+    """Return a function that reads the file of a connection option."""
 
     def read(admin: JetStreamAdmin, path: str) -> object:
         given = {name: path, **({PAIRS[name]: path} if name in PAIRS else {})}

@@ -55,7 +55,7 @@ def test_messages_that_a_stream_stores_are_counted() -> None:
 
 
 def test_a_purge_and_limits_do_not_lower_a_rate() -> None:
-    """The bytes are estimated then, by the mean size of the messages that are there."""
+    """The bytes are then estimated from the mean size of the messages that the stream still has."""
     full = rate_of_stream(stream(100, 50, 500), stream(120, 50, 500))
     assert (full.message_rate, full.byte_rate) == (10.0, 100.0)
     purged = rate_of_stream(stream(100, 100, 1000), stream(100, 0, 0))

@@ -410,7 +410,7 @@ def test_unknown_events_and_fields_are_kept() -> None:
 
 
 def test_reports_that_lead_in_a_circle_end() -> None:
-    """Any client that guesses the inbox can publish such reports."""
+    """Any client that guesses the inbox can publish reports like these."""
     traced = way(report("", link(hop="1")), report("1", link(hop="1"), link(hop="2"), link(hop="")))
     assert [each.hop for each in traced.walk()] == ["", "1"]
     assert traced.complete

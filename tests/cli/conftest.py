@@ -1,5 +1,5 @@
-"""What tests of commands share: no settings of whoever runs them, and names of streams that are
-gone after a test.
+"""Shared by tests of commands: no settings of the user who runs them, and streams that do not
+outlive a test.
 """
 
 from __future__ import annotations

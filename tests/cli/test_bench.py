@@ -1,6 +1,4 @@
-"""``spark-jetstream bench``: what it measures is there, and nothing is left behind, however it
-ends.
-"""
+"""``spark-jetstream bench`` prints what it measures, and leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_leader_accounts_and_servers(no_connection_left: None) -> None:
 
 
 def admins(cluster: NatsCluster, server: int = 0) -> tuple[JetStreamAdmin, JetStreamAdmin]:
-    """Of the system account and of the account APP, by one server of a cluster."""
+    """Return an admin of the system account and one of the account APP, by one server of a cluster."""
     given = {"servers": cluster.urls[server], "password": "right-pass-51c0"}
     return JetStreamAdmin(user="sys", **given), JetStreamAdmin(user="app", **given)
 

@@ -149,7 +149,7 @@ def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:
 def test_a_gap_is_reported_and_ends_with_1(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a lost connection brings is handed to the command; tests/admin has the loss."""
+    """The command gets the gap that a lost connection causes; tests/admin has the loss."""
     times = {"id": "1", "timestamp": "2026-03-01T12:00:00Z", "since": "2026-03-01T11:59:59Z"}
     gap = Gap.from_server({"type": Gap.TYPE, **times, "reason": "the connection was cut"})
 

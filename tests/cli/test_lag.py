@@ -126,8 +126,9 @@ def test_an_age_that_cannot_be_told_is_too_old(
 def test_a_message_that_was_removed_meanwhile_is_no_alarm(
     admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the list of consumers and the look at the oldest message, `half` gets all, and `gone`
-    is deleted.
+    """`half` gets all messages, and `gone` is deleted, before the request for the oldest message.
+
+    The list of consumers is older than both changes.
     """
     before = [ConsumerLag(stream, name, 1, 0, 0, 0, paused=False) for name in ("gone", "half")]
     admin.consumers.next(stream, "half", 3)

@@ -1,6 +1,4 @@
-"""What all commands have in common: connection options, output, exit codes, completion, packages
-that are missing.
-"""
+"""Behaviour of all commands: connection options, output, exit codes, completion, missing packages."""
 
 from __future__ import annotations
 
@@ -259,7 +257,7 @@ def test_streams_that_the_caller_has_closed_are_empty(nats_server: NatsServer) -
 
 
 def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
-    """What comes to a standard output, from now on, that can write no more than ASCII."""
+    """Replace the standard output by one that can write no more than ASCII; return its bytes."""
     written = io.BytesIO()
     monkeypatch.setattr(
         sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True)

@@ -1,6 +1,6 @@
 """``stream apply``, ``export``, ``backup`` and ``restore``.
 
-What plans and backups hold, tests/admin tells.
+tests/admin tests the contents of plans and backups.
 """
 
 from __future__ import annotations
@@ -188,8 +188,9 @@ def exported_as_the_server_takes_it(publisher: Publisher, exported: dict[str, An
 def test_the_output_of_info_is_a_description(
     do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
 ) -> None:
-    """Of a server, and so of any client that prints what the server says: the whole reply, or its
-    configuration.
+    """The description may be the server's whole reply or its configuration.
+
+    Any client that prints what the server says gives one of the two.
     """
     do("stream", "apply", describe(max_bytes="1g"), "--force")
     stream, consumer = (

@@ -247,8 +247,9 @@ NO_SERVER = [
 
 @pytest.fixture(scope="module", autouse=True)
 def there(nats_server: NatsServer, publisher: Publisher) -> Iterator[None]:
-    """What no line may change: a stream with a message and a consumer, and two buckets with one
-    value each.
+    """Make a stream with a message and a consumer, and two buckets with one value each.
+
+    No line may change any of them.
     """
     with JetStreamAdmin(servers=nats_server.url) as admin:
         admin.streams.create(

@@ -1,5 +1,5 @@
-"""What tests of connections share: an event loop whose time is over once an attempt to connect has
-failed.
+"""Shared by tests of connections: an event loop whose time is over after a failed attempt to
+connect.
 """
 
 from __future__ import annotations

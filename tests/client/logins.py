@@ -59,12 +59,12 @@ class Way(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Options that differ from those of several ways (None takes one away), and what comes of them.
+    """Options that differ from those of several ways (None takes one away), and the result.
 
-    Without `error` the login succeeds. In `says` the sign `…` stands for any text. `server` has
-    what differs of the server. `uses` has r for reading and w for writing. `tried` is false where
-    TLS alone decides how often the client tries: the refusal of its certificate may get lost with
-    the connection.
+    Without `error` the login succeeds. In `says` the sign `…` stands for any text. `server` has the
+    settings of the server that differ. `uses` has r for reading and w for writing. `tried` is false
+    where TLS alone decides how often the client tries: the refusal of its certificate may get lost
+    with the connection.
     """
 
     what: str
@@ -78,7 +78,7 @@ class Case(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What is changed while something is read or written; `error` ends it, without one it goes on.
+    """A change while a query reads or writes; `error` ends the query, without one it goes on.
 
     `step` is done before the server reloads its configuration, or restarts; without one the login
     ends by itself. `then` is done when the client has met what `step` did.
@@ -385,7 +385,7 @@ class Realm:
 
     @property
     def secrets(self) -> set[str]:
-        """What no text may show: passwords, seeds, JWTs, and the lines of keys."""
+        """Return the texts that must show nowhere: passwords, seeds, JWTs, and the lines of keys."""
         found = [PASSWORD[:15], WRONG]  # as far as no text can escape or quote it
         for path in self.folder.iterdir():
             text = path.read_text()
@@ -639,9 +639,9 @@ def _error(case: Case | Change) -> str:
 
 
 def _merged(rows: Iterable[tuple[str, str, tuple[str, ...]]]) -> list[tuple[str, str, str]]:
-    """Rows of a table: what, ways, error.
+    """Return rows of a table: what, ways, error.
 
-    What and error stand there once, with all of their ways.
+    Each pair of what and error has one row, with all of its ways.
     """
     found: dict[tuple[str, str], dict[str, None]] = {}
     for what, error, ways in rows:

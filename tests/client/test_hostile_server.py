@@ -2,7 +2,7 @@
 package.
 
 The table has a row for each lie: the stage at which the server tells it, and what the try ends in.
-What floods runs in a process of its own, whose memory is measured.
+A flood runs in a process of its own, whose memory is measured.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def driver(url: str, **given: str) -> Planner:
 
 
 def read(url: str, reader: Callable[..., Any], part: SequenceRange | None = None) -> int:
-    """Read a range, by default the whole stream, to columns; how many messages came."""
+    """Read a range, by default the whole stream, to columns; return the number of messages."""
     part = part or SequenceRange("S", 1, COUNT + 1, COUNT, CREATED)
     runs = reader(connecting(url, **HASTE), part, replace(SETTINGS, retry_timeout=0.3), "test")
     return sum(record_batch(messages, stream="S", columns=_COLUMNS).num_rows for messages in runs)
@@ -557,7 +557,7 @@ def test_an_inbox_takes_no_more_than_its_reader_expects(
 
 
 def test_few_messages_beside_many_for_others_may_wait() -> None:
-    """They do not keep the memory of what came together with them."""
+    """They do not keep the memory of other messages that arrived together with them."""
     inbox = Inbox(NO_CONNECTION, "_INBOX.a", limits=MemoryLimits(inbox=1 << 20))
     others = frame("S.b", 2, bytes(10_000), reply=b"r")
     scanner, incoming = Scanner(), Incoming(1 << 16)

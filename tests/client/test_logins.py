@@ -429,7 +429,7 @@ def test_a_server_that_refuses_while_the_other_is_down_stops_nobody(
 ) -> None:
     """The other one may accept the credentials.
 
-    Who does not wait for it hears of the refusal at once.
+    A caller that does not wait for it is told of the refusal at once.
     """
     set_timing(monkeypatch, refused_for=0.1)
     caplog.set_level(logging.INFO)

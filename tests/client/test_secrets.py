@@ -1,4 +1,4 @@
-"""What is given as an option shows nowhere: in no error, repr, log line, or traceback with local
+"""The value of an option shows nowhere: in no error, repr, log line, or traceback with local
 variables.
 """
 
@@ -277,7 +277,7 @@ def test_no_text_of_a_login_shows_it(login: dict[str, str]) -> None:
 
 
 def cases() -> Iterator[Any]:
-    """What is given in each option of a model, and how the model is used."""
+    """Give the values of each option of a model, and how the model is used."""
     every: dict[type[Options], list[str]] = {
         ConnectionOptions: [*USES],
         SourceOptions: ["reader", "stream reader"],

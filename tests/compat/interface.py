@@ -1,5 +1,6 @@
-"""What users import, call, set and type, as plain JSON: `write_formats` stores it, `test_formats`
-compares with it.
+"""The names and texts that users import, call, set and type, as plain JSON.
+
+`write_formats` stores them, `test_formats` compares with them.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def _parameter(parameter: Any) -> str:
 
 
 def exit_codes() -> dict[str, int]:
-    """What the command line ends with."""
+    """Return the exit codes of the command line."""
     return {
         "done": 0,
         "failed": FAILED,

@@ -3,12 +3,13 @@ that is supported.
 
     python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries|client|sail|managed]
 
-Each axis runs with the newest of the others; the oldest libraries run with the newest and with the
-oldest Spark, those of a runtime with its Spark, and the thin client (pyspark-client) with a Spark
-Connect server. On Sail `sail_job.py` takes the place of `smoke.py`. The axis `managed` takes away
-what managed runtimes take away (`run_managed`). UV makes an environment for each combination in
-FOLDER, where the next run finds it again. Without an axis all of them run. The results go to the
-table of the page docs/compatibility.md.
+Each axis runs with the newest of the others. The oldest libraries run with the newest and with the
+oldest Spark, and the libraries of a runtime with its Spark. The thin client (pyspark-client) runs
+with a Spark Connect server. On Sail `sail_job.py` takes the place of `smoke.py`. The axis `managed`
+takes away what managed runtimes take away (`run_managed`).
+
+UV makes an environment for each combination in FOLDER, where the next run finds it again. Without
+an axis all of them run. The results go to the table of the page docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ class Runner:
         return partial(run_smoke, python)
 
     def _environment(self, cell: Cell, spark: str = "pyspark") -> Path | None:
-        """The Python of an environment with these versions, None without such an interpreter.
+        """Return the Python of an environment with these versions, or None if the machine lacks it.
 
         `spark` is the distribution of Spark: pyspark-client is the client of Spark Connect alone.
         """
@@ -405,8 +406,9 @@ def key(row: list[str]) -> tuple[str, ...]:
 
 
 def put(page: str, *new: list[str]) -> str:
-    """The text of the page with these rows in place of those of the same cells, and a row for every
-    other cell.
+    """Return the text of the page with these rows in place of the rows of the same cells.
+
+    Every other cell of the matrix has its old row, or one that says that it was not run.
     """
     known = {key(row): row for row in [*rows(page), *new]}
     table = [known.get(key(cell.not_run), cell.not_run) for axis in AXES for cell in cells(axis)]

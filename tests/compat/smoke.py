@@ -3,14 +3,14 @@ read as JSON.
 
     python smoke.py (classic|connect|managed|sc://...) URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
 
-What is written goes to subjects that begin with the name of the stream TARGET in lower case, and to
-a bucket TARGET. With 2 as TIMES everything runs once more from its checkpoint, a query writes
-files, and errors are tried out.
+The rows go to subjects that begin with the name of the stream TARGET in lower case, and to a bucket
+TARGET. With 2 as TIMES everything runs once more from its checkpoint, a query writes files, and
+errors are tried out.
 
 Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that
 does no harm. With `managed` it is a session as with `classic`, which also decodes Protobuf, by the
-library that the runtime has. With the address of a Spark Connect server it is registered from here, and the
-environment may have the thin client alone.
+library that the runtime has. With the address of a Spark Connect server it is registered from here,
+and the environment may have the thin client alone.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from spark_jetstream.admin import JetStreamAdmin
 
 
 def describe(rows: DataFrame) -> dict[str, Any]:
-    """What identifies these rows: how many, which, and a digest over everything in them but the
-    time.
-    """
+    """Return the number and sequences of these rows, and a digest over all of them but the time."""
     collected = sorted(rows.collect(), key=lambda row: int(row["sequence"]))
     digest = hashlib.sha256()
     for row in collected:

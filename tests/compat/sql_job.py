@@ -1,5 +1,5 @@
-"""SQL on a server that holds nothing, on whichever Spark the environment has: what came of it, as
-plain JSON.
+"""SQL on a server that holds nothing, on whichever Spark the environment has: the results, as plain
+JSON.
 
 python sql_job.py (classic|connect) URL FOLDER
 """

@@ -124,7 +124,7 @@ def test_every_message_is_read_and_written(
 def check(
     result: dict[str, Any], filled: Stream, target: Stream, *, limits: bool, times: int
 ) -> None:
-    """What `smoke.py` printed is what was published, and it stored that in `target`."""
+    """Check that `smoke.py` printed the published messages, and stored them in `target`."""
     assert result["schema"] == SCHEMA
     for rows in (
         result[name] for name in ("batch", "streamed", "again_streamed")[: 1 if times == 1 else 3]

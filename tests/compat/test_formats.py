@@ -1,8 +1,8 @@
-"""What an earlier state of the project has left in checkpoints and on servers is still read, and
-written the same way; and what users import, call, set and type is what it was.
+"""Checkpoints and servers of an earlier state of the project are still read, and written the same
+way.
 
-`formats/` holds what is compared with, `write_formats` says how it was made and when it may be
-written anew.
+The names and texts that users import, call, set and type are the same, too. `formats/` holds what
+is compared with, `write_formats` says how it was made and when it may be written anew.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def test_fields_of_command_output_stay(server: NatsServer) -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_the_interface_stays(kind: str) -> None:
-    """Whoever changes it on purpose runs `python -m tests.compat.write_formats interface`, and says
-    so in CHANGELOG.
+    """For a change on purpose, run `python -m tests.compat.write_formats interface`, and say so in
+    CHANGELOG.
     """
     printed, stored = KINDS[kind](), read_json("interface.json")[kind]
     assert list(printed) == list(stored)

@@ -1,5 +1,6 @@
-"""What `make matrix` runs is what the metadata promises, and the table in docs/compatibility.md is
-of such a run.
+"""`make matrix` runs the versions that the metadata promises.
+
+A run of it wrote the table in docs/compatibility.md.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ see of it.
     python -m tests.compat.write_formats interface outputs names
     python -m tests.compat.write_formats checkpoint ledger
 
-The first line is for whoever has changed the interface, the output of a command, or a name on
-purpose: look at what changes in the files, and say so in the changelog. The second line replaces
-what an older release has written, and forgets whether that can still be read: only for a new
-version of a format, whose older one is read no more.
+Run the first line after a change on purpose of the interface, the output of a command, or a name.
+Look at what changes in the files, and say so in the changelog.
+
+The second line replaces what an older release has written, and forgets whether that can still be
+read. Run it only for a new version of a format, when the older version is read no more.
 """
 
 from __future__ import annotations
@@ -103,8 +104,11 @@ def write_checkpoint(spark: SparkSession) -> None:
 
 
 def tasks() -> Iterator[tuple[WriteTask, list[pa.RecordBatch]]]:
-    """Tasks and their rows: one of a query that is done; two, of a query and of a batch write, of
-    which only the rows of the first record batch were stored."""
+    """Return tasks and their rows: the first task is of a query, and is done.
+
+    The others are of a query and of a batch write. The target holds only the rows of their first
+    record batch.
+    """
     plain: dict[str, list[Any]] = {
         "data": [b"row %d" % n for n in range(6)],
         "subject": [f"copies.{n % 2}" for n in range(6)],
@@ -165,7 +169,7 @@ def on_server(publisher: Publisher) -> dict[str, Any]:
 
 
 def write_ledger() -> None:
-    """What the tasks leave when two of them are killed, and when these are run again."""
+    """Write what the tasks leave when two of them are killed, and when these are run again."""
     with NatsServer() as server, Publisher(server.url) as publisher:
         copies = target(publisher, server.url)
         copies.send(Message("copies.before", b"not ours"))
@@ -231,8 +235,9 @@ def filled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def names(spark: SparkSession, url: str) -> dict[str, Any]:
-    """What the connector calls what it makes on a server, seen on the wire; ids in it say how long
-    they are.
+    """Return the names of all that the connector makes on a server, seen on the wire.
+
+    In place of an id a name has the length of the id.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -310,8 +315,9 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
 
 
 def _entry_of_another(publisher: Publisher, **more: str) -> bytes:
-    """An entry of an attempt that has begun a task, or of its batch: the next one looks at what is
-    stored.
+    """Return an entry of an attempt that has begun a task, or of its batch.
+
+    The next attempt then checks which rows are stored.
     """
     streams = {"COPIES": {"created": created(publisher, "COPIES"), "next": 1}}
     entry = {"version": 2, "batch": 12, "run": "", "lease": 0.1, "streams": streams, **more}
@@ -395,10 +401,7 @@ def outputs(url: str) -> dict[str, Any]:
 
 
 def fields(value: Any) -> Any:
-    """The names of fields; elements of a list count as one.
-
-    What stands for a value says nothing of it.
-    """
+    """Return the names of fields without their values; elements of a list count as one."""
     if isinstance(value, dict):
         # The server's own entries depend on its version.
         return {name: "" if name == "metadata" else fields(item) for name, item in value.items()}

@@ -277,7 +277,7 @@ def test_the_demo_runs_and_its_sums_agree(tmp_path: Path) -> None:
 
 
 class Session:
-    """What stands for Spark, and whether it was stopped."""
+    """Stands for Spark, and knows whether it was stopped."""
 
     def __init__(self) -> None:
         self.stopped = False

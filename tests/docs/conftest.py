@@ -1,4 +1,4 @@
-"""What tests of pages share: recipes of the cookbook that run on a server of their own."""
+"""Shared by tests of pages: recipes of the cookbook that run on a server of their own."""
 
 from __future__ import annotations
 

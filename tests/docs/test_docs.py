@@ -83,7 +83,7 @@ def shop() -> Iterator[NatsServer]:
 
 
 def run_sql(spark: SparkSession, statement: str) -> None:
-    """Run a statement; a streaming frame reads what is there."""
+    """Run a statement; a streaming frame reads what its stream holds."""
     frame = spark.sql(statement)
     if not frame.isStreaming:
         frame.collect()

@@ -227,8 +227,8 @@ def test_ctrl_c_ends_the_script_with_one_line(written: str, url: str, tmp_path: 
     """In a micro-batch and after it. A terminal sends the signal to all processes, Spark's as well.
 
     `SparkContext.stop` interrupts the thread that sends a finished task's accumulators to Python
-    (`EventLoop.stop`), the interrupt closes the channel (`PythonAccumulatorV2`), and Python prints
-    the `EOFError`: the script must leave the stop to the JVM.
+    (`EventLoop.stop`). The interrupt closes the channel (`PythonAccumulatorV2`), and Python prints
+    the `EOFError`. So the script must leave the stop to the JVM.
     """
     arguments = ("--servers", url, "--stream", "ORDERS", "--to", tmp_path / "orders")
     with subprocess.Popen(

@@ -43,14 +43,14 @@ def by_check(ran: Ran) -> dict[str, dict[str, str]]:
 
 
 def look(url: str, *arguments: object) -> tuple[int, dict[str, dict[str, str]]]:
-    """How it ends, and what it finds, without a look for Spark."""
+    """Return the exit code and the findings of the command, which does not check Spark."""
     ran = run_command("doctor", "--no-spark", "--json", *arguments, url=url)
     assert ran.err == ""
     return ran.code, by_check(ran)
 
 
 def trouble(findings: dict[str, dict[str, str]]) -> dict[str, str]:
-    """What is not as it should be. Each says what to do about it."""
+    """Return the findings that are failures or warnings. Each says what to do about it."""
     bad = {
         name: finding
         for name, finding in findings.items()
@@ -514,7 +514,7 @@ def test_a_stream_that_the_job_makes_may_be_missing(nats_server: NatsServer) -> 
 def test_rows_may_go_to_a_subject_that_another_account_renames(
     nats_server_factory: Callable[..., NatsServer],
 ) -> None:
-    """Which one it is there, the stream's configuration does not say."""
+    """The stream's configuration does not say which of its subjects the renamed one is."""
     apis = '{ service: { account: OWNER, subject: "$JS.API.>" }, to: "OWNER.API.>" }'
     rows = '{ service: { account: OWNER, subject: "s.>" }, to: "theirs.>" }'
     server = nats_server_factory(
@@ -551,7 +551,7 @@ def test_a_stream_that_does_not_suit_the_job_is_named(
 
 
 def test_consumers_of_tasks_are_limited_by_the_tier_of_one_replica() -> None:
-    """Whatever the replicas of the stream, and however many consumers have more of them."""
+    """The replicas of the stream do not matter, nor do consumers with more replicas."""
     operator = Operator({"R1": 2, "R3": 1})
     with NatsCluster(config=operator.config) as cluster:
         login = {"servers": cluster.url, "credentialsSecret": operator.credentials(user())}
@@ -618,7 +618,6 @@ def test_the_servers_own_limit_of_consumers_is_no_failure() -> None:
 def test_a_missing_full_sealed_or_mirrored_stream_fails(
     nats_server: NatsServer, stream: MakeStream, publisher: Publisher
 ) -> None:
-    """Not there, full, sealed, a mirror."""
     for option, name, text in (
         ("--stream", "NOWHERE", "NOWHERE"),
         ("--bucket", "nowhere", "KV_nowhere"),

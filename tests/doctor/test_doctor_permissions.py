@@ -70,9 +70,12 @@ def lines_of(name: str) -> tuple[Permission, ...]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
-    """One with two users for each choice: one may do just that, the other has no more than an
-    inbox; and with users who lack a permission of "filtered", each named like a part of its
-    subject. All may ask what they may do."""
+    """A server with two users for each choice: one may do just that, the other has no more than an
+    inbox.
+
+    Further users lack a permission of "filtered" each, and are named like a part of its subject.
+    All users may ask what they may do.
+    """
     asking = Permission(WHO_AM_I, "the doctor")
     sets = {name: lines_of(name) for name in CHOICES}
     sets |= {

@@ -2,7 +2,7 @@
 those are run.
 
 Inputs that are findings go to build/fuzz/findings, and those that reach new lines to
-build/fuzz/reached. Whoever mends a finding moves its input to tests/fuzz/corpus. ``--engine
+build/fuzz/reached. When you mend a finding, move its input to tests/fuzz/corpus. ``--engine
 atheris`` lets libFuzzer choose the inputs of one target; it ends with the first finding: ``pip
 install atheris``.
 """

@@ -35,7 +35,7 @@ MEMORY_FOR_A_BYTE = 2000
 
 @dataclass(frozen=True)
 class Target:
-    """What reads bytes of others.
+    """A part of the package that reads bytes of others.
 
     ``run`` may raise a `JetStreamError`; anything else is a finding.
     """

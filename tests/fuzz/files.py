@@ -1,4 +1,4 @@
-"""What users write: options, contexts, credentials, descriptions, schemas, backups."""
+"""Targets that read texts of users: options, contexts, credentials, descriptions, schemas, backups."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ def _texts(data: bytes) -> dict[str, str]:
 
 
 def _keeps_secrets(given: dict[str, str], work: Callable[[], Any]) -> Any:
-    """What a function returns.
+    """Return the result of a function.
 
-    Its error, and the repr of what it returns, show no secret that nothing else is like.
+    Its error, and the repr of its result, show no secret, unless an option that is no secret
+    contains the same text.
     """
     open_text = json.dumps({key: value for key, value in given.items() if key not in _SECRETS})
     secrets = [

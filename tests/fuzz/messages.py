@@ -1,4 +1,4 @@
-"""What comes over the wire: frames, acknowledgement subjects, header blocks, Direct Gets, publish
+"""Targets that read the wire: frames, acknowledgement subjects, header blocks, Direct Gets, publish
 acknowledgements.
 
 Targets with several messages take records: messages apart by ``\\x1e``, their parts by ``\\x1f``.
@@ -93,7 +93,7 @@ def pieces_of(data: bytes) -> list[bytes]:
 
 
 def or_refused(work: Callable[[], Any]) -> Any:
-    """What a function returns, or its class of error in place of a `ProtocolError`."""
+    """Return the result of a function, or the class `ProtocolError` in place of this error."""
     try:
         return work()
     except ProtocolError:
@@ -154,7 +154,7 @@ class _Recorder:
 
 
 def _driven(work: Coroutine[Any, Any, None]) -> bool:
-    """Whether a coroutine that waits for nothing came to its end."""
+    """Return whether a coroutine that waits for nothing ended without an error."""
     try:
         work.send(None)
     except StopIteration:

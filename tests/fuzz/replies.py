@@ -281,7 +281,7 @@ def _quietly(work: Callable[[], Any]) -> Any:
 
 
 def _again(read: Model) -> None:
-    """What a model sends is JSON, and means the same when it is read."""
+    """Check that a model sends JSON, and that a model read from it is equal."""
     body: Mapping[str, Any] = read.model_dump(mode="json", exclude_unset=True)
     text = json.dumps(body)
     assert type(read).from_server(json.loads(text)) == read

@@ -1,5 +1,4 @@
-"""What reads bytes of others, with inputs that once were findings, and with some hundreds that a
-seed makes.
+"""All targets, with inputs that once were findings, and with some hundreds that a seed makes.
 
 ``make fuzz`` searches as long as you like, with a seed of its own.
 """

@@ -28,8 +28,9 @@ COUNT = 40
 
 
 def scrape_when(listener: JetStreamListener, ready: Callable[[str], bool]) -> str:
-    """What the HTTP server says, as soon as it is `ready`; events come a moment after what they
-    report.
+    """Return the metrics that the HTTP server sends, as soon as they are `ready`.
+
+    Events arrive a moment after what they report.
     """
     said = ""
 

@@ -66,7 +66,7 @@ def has(target: JetStreamAdmin, names: set[str]) -> bool:
 
 
 def check(targets: Mapping[str, JetStreamAdmin]) -> None:
-    """Compare the copies of those that lack a subject, and of the one that lacks none ("")."""
+    """Compare the copies of each account that lacks a subject, and of the one that lacks none ("")."""
     expected = {
         missing: whole_without(missing) if missing else tuple(COPIES) for missing in targets
     }

@@ -1,4 +1,4 @@
-"""What tests of the sink share."""
+"""Shared by tests of the sink."""
 
 from __future__ import annotations
 

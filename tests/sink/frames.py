@@ -97,7 +97,7 @@ CASES: Mapping[str, Rows] = {
 
 
 def lines() -> Iterator[str]:
-    """What becomes of each case, in lines."""
+    """Yield the outcome of each case, in lines."""
     for name, rows in CASES.items():
         yield f"== {name}"
         yield from lines_of(rows)

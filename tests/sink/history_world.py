@@ -212,7 +212,7 @@ class World:
                 wait_until(lambda: self._admin.publish([probe]) != sequence, "ids are forgotten")  # noqa: B023
 
     def _limit(self, room: int | None) -> None:
-        """Let the main stream have room for so many messages more, or for any number.
+        """Let the main stream have room for `room` messages more, or for any number (None).
 
         It can hold the largest group: a group for which there is never any room is a dead letter.
         """
@@ -239,7 +239,7 @@ class World:
             self._limit(None)
 
     def stored(self) -> list[tuple[Content, int]]:
-        """What the streams hold, with the sequences.
+        """Return the messages that the streams hold, with their sequences.
 
         Groups are whole, and counters have added up.
         """

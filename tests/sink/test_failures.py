@@ -1,5 +1,5 @@
-"""What cannot be written: one clear sentence, before any task starts where that is possible, and
-dead letters.
+"""Rows that cannot be written: one clear sentence, before any task starts where that is possible,
+and dead letters.
 
 The writer is called in this process as Spark calls it; a few queries show that Spark hands on what
 it says. A case gives columns of three rows, of which the second is the bad one. In columns, options
@@ -752,7 +752,9 @@ def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_s
 
 
 def test_a_user_who_may_only_publish(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be looked at is not checked: the rows themselves tell."""
+    """A stream that the user may not look up is not checked before writing: its answers to the rows
+    tell.
+    """
     s = make()
     for options in ({}, HERE, {"subject": "<s>.x", "stream": "<N>"}, {"subject": "<s>.x"}):
         write(s, {"user": "blind", **options})
@@ -940,7 +942,7 @@ def test_a_stream_whose_server_may_forget_ids_is_warned_of(
 def test_a_server_that_restarts_forgets_the_ids_of_removed_messages(
     nats_server_factory: Callable[..., NatsServer],
 ) -> None:
-    """What docs/delivery.md says of it, so that a server that keeps them does not go unnoticed."""
+    """docs/delivery.md says this of it; a server that keeps the ids must not go unnoticed."""
     server = nats_server_factory()
     with Publisher(server.url) as publisher:
         Stream(server.url, "KEPT", publisher)

@@ -113,7 +113,7 @@ def scattered(groups: int, size: int, payload: int = 0) -> pa.RecordBatch:
 def die_after(
     monkeypatch: pytest.MonkeyPatch, through: Sink, s: Stream, portions: int, given: pa.RecordBatch
 ) -> None:
-    """An attempt that ends when so many portions of groups are stored."""
+    """End an attempt when `portions` portions of groups are stored."""
 
     def some(*args: Any) -> Iterator[Rows]:
         messages = 0
@@ -357,8 +357,9 @@ def test_a_row_that_no_stream_captures_takes_its_group_along_although_its_own_an
 def test_a_group_that_expects_the_sequence_of_its_own_row(
     server: NatsServer, admin: Publisher
 ) -> None:
-    """A server answers such a group as it answers one whose subject has a message under way: nobody
-    could tell.
+    """A server answers this group as it answers one whose subject has a message under way.
+
+    Nobody could tell one answer from the other.
     """
     s = made(server, admin)
     given = rows(
@@ -471,9 +472,9 @@ def test_an_attempt_after_one_that_died(
 def test_message_ids_of_which_the_stream_has_some(
     server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:
-    """Ids of the user's: a group of which one row is stored cannot be whole.
+    """The ids are the user's: a group of which one row is stored cannot be whole.
 
-    What errors show of the names is alike.
+    The names begin alike as far as errors show them.
     """
     s = made(server, admin, subjects=["s.>", "dead"])
     a, b, c, d = (f"{'g' * 80}{letter}" for letter in "abcd")

@@ -366,7 +366,7 @@ class History:
 
 
 def _contents(sent: Counter[Sent]) -> Counter[Content]:
-    """How often each message is there, whichever rows it is."""
+    """Return how often each message occurs, whichever rows it is of."""
     found: Counter[Content] = Counter()
     for (content, _), count in sent.items():
         found[content] += count

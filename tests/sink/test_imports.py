@@ -1,4 +1,6 @@
-"""What a worker imports to write: Spark looks for garbage in all of it, after each later task."""
+"""The imports of a worker that writes: Spark looks for garbage in all of them, after each later
+task.
+"""
 
 from __future__ import annotations
 

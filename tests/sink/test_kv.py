@@ -406,7 +406,7 @@ def test_a_bucket_that_takes_nothing(stream: MakeStream) -> None:
 
 
 def test_a_dead_letter_is_no_key(bucket: Stream, stream: MakeStream) -> None:
-    """What is wrong with one has nothing to do with the bucket."""
+    """A fault of a dead letter has nothing to do with the bucket."""
     dead = stream(storage="memory", max_msg_size=100)
     sink = sink_of(bucket, deadLetterSubject=f"{dead.subject}.row")
     with pytest.raises(RowRefused, match=rf"at subject '{dead.subject}.row'") as raised:
@@ -474,8 +474,8 @@ def test_order_when_answers_are_missing(
 
 
 def test_order_when_rows_are_not_stored_at_first(proxy: WireProxy, bucket: Stream) -> None:
-    """What is refused for the time being is sent again, after the rows that nothing stood in the
-    way of.
+    """Rows that the server refuses for the time being are sent again, after those that it stores at
+    once.
     """
     full = proxy.awaiting(b"maximum bytes exceeded")
 

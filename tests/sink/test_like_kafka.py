@@ -4,6 +4,7 @@ A topic is a stream here, and a subject within it. A test has the name of its co
 shortened. The table has the counterparts with another name. docs/migrating.md has the differences
 for users.
 
+```
 KafkaSinkStreamingSuite, KafkaSinkMicroBatchStreamingSuite
   write to kafka with topic field, w/o it     test_topic_field_and_topic_option
   write data with valid schema, wrong types   test_write_data_with_bad_schema
@@ -14,6 +15,7 @@ KafkaSinkBatchSuite
   null topic field value                      sink/test_failures.py test_a_row_that_cannot_be_stored_is_named
   enforce analyzed plans                      test_write_to_kafka
 KafkaWriterCustomMetricsSuite                 sink/test_outcomes.py test_reports_of_tasks_add_up
+```
 
 Without a counterpart: continuous processing, pools of producers, delegation tokens.
 """
@@ -201,8 +203,9 @@ def test_aggregation_write_to_kafka(
 def test_update_mode_by_foreach_batch(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
 ) -> None:
-    """What Spark does not let a Python sink do itself; with a `writeId` of query and batch nothing
-    is stored twice.
+    """Spark does not let a Python sink do this itself.
+
+    With a `writeId` of query and batch nothing is stored twice.
     """
     source, target = stream(), stream()
     source.fill_in_turn(6, ["a", "b", "c"])

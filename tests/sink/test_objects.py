@@ -82,7 +82,7 @@ class Bucket(Stream):
         return self.sink(**given).write([batch(name=names, content=contents)])
 
     def nats(self, work: Callable[[Any], Any]) -> Any:
-        """What `work` does with nats-py's object store."""
+        """Return the result of `work` with nats-py's object store."""
         return in_store(self.url, self.bucket, work)
 
     def contents(self) -> dict[str, bytes]:
@@ -226,7 +226,7 @@ class TestRows:
             assert (row.headers, row.problem) == ({}, None)
 
     def test_refuses_text_that_is_not_utf8(self) -> None:
-        """Spark makes such text where bytes are cast to a string."""
+        """Spark makes text of this kind where bytes are cast to a string."""
         texts = pa.array([b"gr\xfcn", b"green"], pa.binary()).view(pa.string())
         headers = pa.MapArray.from_arrays([0, 0, 1], ["A"], texts.slice(0, 1))
         for rows in (
@@ -388,7 +388,7 @@ class TestRefusals:
     def test_a_stream_that_removes_chunks(self, make: Make, limits: dict[str, Any]) -> None:
         """It acknowledges all of them.
 
-        What was there before is not replaced by a part of an object.
+        A part of an object does not replace the object that was stored before.
         """
         made = make(**limits)
         made.write(("a", content("a", 1, CHUNK)))

@@ -1,4 +1,4 @@
-"""What becomes of rows: what a refusal means, dead letters, and the counts that are reported."""
+"""The outcome of rows: what a refusal means, dead letters, and the counts that are reported."""
 
 from __future__ import annotations
 
@@ -228,7 +228,9 @@ def test_headers_and_ids_that_are_too_large_for_a_server_do_not_stop_the_letter(
 
 
 def test_the_id_of_a_letter_has_the_subject_of_a_row_with_an_id_of_its_own() -> None:
-    """Such an id may come again at another subject; the subject is part of those that were made."""
+    """A user's id may be used again at another subject; ids that the sink makes contain the
+    subject.
+    """
     identifier = MessageIds(WriteTask("q", 1, 0))
     some = read_rows(data=[b"x"] * 3, subject=["a", "b", "a"], msg_id=["own", "own", None])
     names = identifier.ids(some).to_pylist()

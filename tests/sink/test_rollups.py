@@ -103,7 +103,7 @@ def die(sink: Sink, *batches: pa.RecordBatch) -> None:
 
 
 def published(s: Stream, waiting: int = 0) -> None:
-    """Wait until the server has published all schedules but so many."""
+    """Wait until the server has published all schedules but `waiting`."""
 
     def pending() -> int:
         state = s.publisher.api("STREAM.INFO.S", {"subjects_filter": "s.wait.>"})["state"]
@@ -333,7 +333,7 @@ def test_a_pending_row_is_published_once_however_often_it_is_stored(
 def test_a_row_that_was_published_is_published_again_outside_of_the_promise(
     server: NatsServer, admin: Publisher
 ) -> None:
-    """What exactly-once is for."""
+    """Only exactly-once promises otherwise."""
     for delivery, window in (("at-least-once", 120 * SECOND), ("deduplicated", SECOND // 4)):
         s = made(server, admin, duplicate_window=window)
         for _ in range(2):

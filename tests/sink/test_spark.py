@@ -1,6 +1,6 @@
-"""What is written is what another client reads, and writing is what Spark's users expect of it.
+"""Another client reads what was written, and writing is what Spark's users expect of it.
 
-What Spark has no part in is written by the writer alone, called in this process as Spark calls it.
+Tests in which Spark has no part call the writer alone, in this process, as Spark calls it.
 """
 
 from __future__ import annotations

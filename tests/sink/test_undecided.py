@@ -38,10 +38,10 @@ class Alone:
     def write(
         self, given: pa.RecordBatch, at: bytes, answer: bytes, answers: int = 3, **options: object
     ) -> TaskReport:
-        """What a task reports that is without the others from when it sends `at`, until so many of
-        these answers came.
+        """Return the report of a task that is without the other servers for a while.
 
-        After the second answer it is sure that the sink has not taken the first one for a decision.
+        They are frozen when it sends `at`, and resumed after `answers` of these answers. After the
+        second answer it is sure that the sink has not taken the first one for a decision.
         """
         sink = Sink(self.proxy.url, **{"ackTimeout": "500ms", "retryTimeout": "60s", **options})
         came = self.proxy.replace_frames(answer, answers, lambda frame: frame)
@@ -64,7 +64,7 @@ class Alone:
 
 @pytest.fixture
 def alone(nats_cluster: NatsCluster) -> Iterator[Callable[..., Alone]]:
-    """Makes a stream, or takes the one that is there."""
+    """Give a function that makes a stream, or takes an existing one."""
     with ExitStack() as leaving:
 
         def make(stream: str, **config: Any) -> Alone:
@@ -86,7 +86,7 @@ def alone(nats_cluster: NatsCluster) -> Iterator[Callable[..., Alone]]:
 
 
 def holds(cluster: NatsCluster, stream: str, *data: bytes) -> None:
-    """A leader that was elected when the others came back may say a moment later what it has."""
+    """A leader that was elected when the other servers returned may say a moment later what it has."""
     wait_until(lambda: bool(stored(cluster.url, stream)), "the first message")
     assert sorted(stored(cluster.url, stream)) == [*data]
 

@@ -1,4 +1,4 @@
-"""What the answers to a shared reply subject prove, and until when its rows are in flight."""
+"""Answers to a shared reply subject: what they prove, and until when its rows are in flight."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Answer = tuple[str, int, bool]  # stream and domain as one name, sequence, wheth
 
 
 def taken(rows: int, *runs: list[Answer], refused: int = 0, after: int = 0) -> SharedReplies:
-    """What has come for `rows` rows, sent after message `after`; each run is what one read brought.
+    """Return the state of `rows` rows, sent after message `after`, when these answers have arrived.
 
-    Beside each run is an answer to something else.
+    A run is what one read brought. Each run also has an answer to something else.
     """
     shared = SharedReplies(rows, ("S", ""), {"S": after})
     shared.refused = refused

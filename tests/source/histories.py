@@ -1,8 +1,8 @@
 """Histories of streams and of a streaming query that reads them, made from a seed.
 
 A history has a stream or several, a query with random options, and some dozens of operations in a
-random order: what streams hold changes, and Spark takes the next of its steps, crashes, or starts
-again with other options.
+random order. An operation changes what streams hold, or lets Spark take the next of its steps,
+crash, or start again with other options.
 """
 
 from __future__ import annotations

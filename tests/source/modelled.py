@@ -499,7 +499,7 @@ class Query:
         return at
 
     def _losses(self, begin: Mapping[str, Position], known: Collection[str]) -> dict[str, str]:
-        """What is lost at these positions; `known` are the streams of the checkpoint."""
+        """Return the losses at these positions; `known` are the streams of the checkpoint."""
         named = {
             name: self.loss(kept, begin[name])
             for name, kept in self.by_name().items()
@@ -513,8 +513,9 @@ class Query:
         return {name: loss for name, loss in named.items() if loss}
 
     def _left(self, kept: Kept, position: Position) -> str:
-        """What is lost with a stream that was found and is deleted: what this run has seen of it
-        and not read.
+        """Return the loss with a stream that was found and is deleted.
+
+        It is what this run has seen of the stream and not read.
         """
         created, messages = self.seen.get(kept.name, ("", set[int]()))
         if created != position.created:
@@ -578,7 +579,9 @@ class Query:
             self.check(total or not waiting, "nothing is read although messages wait")
 
     def _ranges(self) -> dict[str, tuple[Life, int, int]]:
-        """What the micro-batch reads of each stream that is still the one that was planned."""
+        """Return the range of the micro-batch in each stream that is still the one that was
+        planned.
+        """
         assert self.end is not None
         found = {}
         for name, to in positions(self.end).items():

@@ -1,4 +1,4 @@
-"""What an offset and a stream say together: go on, or something is missing."""
+"""An offset and a stream, compared: go on, or something is missing."""
 
 from __future__ import annotations
 

@@ -61,8 +61,9 @@ def fake(no_election: None) -> Iterator[FakeJetStream]:
 def group(
     leader: str = "A", silent: tuple[int, ...] = (1, 1), since: str = CREATED, **others: Any
 ) -> dict[str, Any]:
-    """What A says of the cluster: who leads, and for how many seconds each of the others has been
-    silent.
+    """Return the cluster as A describes it.
+
+    It says who leads, and for how many seconds each of the others has been silent.
     """
     peers = [
         {"name": name, "current": True, "active": seconds * SECOND // 2, **others}
@@ -80,7 +81,7 @@ def answers(fake: FakeJetStream, *first: dict[str, Any]) -> None:
 
 
 def state_of(fake: FakeJetStream) -> dict[str, Any]:
-    """What the leader says of the stream."""
+    """Return the state of the stream as its leader describes it."""
     info = fake.info()
     gaps = info["state"]["last_seq"] - info["state"]["messages"]
     return {**info, "state": {**info["state"], "num_deleted": gaps}, "cluster": group()}
@@ -134,7 +135,7 @@ def test_a_position_does_not_move(
 def test_a_task_reads_on(
     fake: FakeJetStream, former: Callable[[FakeJetStream], dict[str, Any]], read: Any
 ) -> None:
-    """The consumer exists, or the answer came, and what the stream is now is looked up."""
+    """The task has its consumer, or its answer, and looks up what the stream is now."""
     [part] = driver(fake.url, streaming=False, readWith="consumer").batch_ranges()
     answers(fake, former(fake))
     assert sequences(read(options(fake.url), part)) == list(range(1, 2 * READ + 1))
@@ -369,7 +370,7 @@ def test_a_bucket_has_the_revisions_that_its_leader_has(
 def test_a_past_table_is_proven_by_all_that_the_leader_has(
     fake: FakeJetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key whose revision of then was replaced since is not one that was not there."""
+    """A key whose revision at that time was replaced later is not a key that did not exist."""
     monkeypatch.setattr(fake, "info", partial(fake.info, max_msgs_per_subject=1, deny_delete=True))
     fake.messages.clear()
     fake.store(READ, lambda sequence: f"$KV.b.{sequence}")
@@ -383,7 +384,7 @@ def test_a_past_table_is_proven_by_all_that_the_leader_has(
 
 
 def test_the_leader_is_asked_twice_for_a_dead_letter(fake: FakeJetStream) -> None:
-    """What its server has not got yet is not gone; what the stream does not reach after all is."""
+    """A message that its server has not got yet is not gone; one that the stream never had is."""
     given_up = {
         "stream": "S",
         "consumer": "c",

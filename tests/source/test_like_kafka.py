@@ -4,6 +4,7 @@ A topic is a stream here, an offset a sequence. A stream has no partitions: the 
 has one sequence for each stream. A test has the name of its counterpart, shortened. The table has
 the counterparts with another name. docs/migrating.md has the differences for users.
 
+```
 KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceSuite
   assign, subscribing topic by ...            test_subscribing_topic_by_name
   ... with non-matching starting offset       test_no_matched_offset_for_timestamp
@@ -39,11 +40,12 @@ KafkaDataConsumerSuite, task retry            chaos/test_faults.py test_nothing_
 ConsumerStrategySuite, patterns               source/test_selection.py test_which_names_match
   invalid partitions                          source/test_planner.py test_a_stream_that_never_was
 KafkaExceptionsSuite                          test_errors.py test_every_class_pickles
+```
 
-Without a counterpart: what Spark has for no Python source (continuous and real-time modes, V1
-sources, async progress tracking), partitions that are added, prefixes of group ids, isolation
-levels, timestamps of producers, delegation tokens, pools of consumers and of fetched data, share
-groups.
+Without a counterpart is what Spark has for no Python source: continuous and real-time modes, V1
+sources, async progress tracking. So are partitions that are added, prefixes of group ids, isolation
+levels, timestamps of producers, delegation tokens, pools of consumers and of fetched data, and
+share groups.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def test_a_stream(bucket: Bucket) -> None:
 
 
 def test_a_stream_whose_beginning_was_replaced(bucket: Bucket) -> None:
-    """What gave way to a newer version is no loss, wherever the query stands."""
+    """An object that gave way to a newer version is no loss, wherever the query stands."""
     starting = f'{{"{bucket.name}": 1}}'
     query = Query(
         bucket.url, objectBucket=bucket.name, startingOffsets=starting, maxMessagesPerTrigger=2

@@ -199,7 +199,7 @@ def test_several_streams_share_the_tasks_whichever_is_counted_first(
 def test_messages_that_a_replica_did_not_know_yet(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the next trigger finds needs no new message on the stream."""
+    """The next trigger finds them without a new message on the stream."""
     create(server.url, "S")
     fill(server.url, "S", 10)
     planner = driver(server.url, subjects="S.a")
@@ -621,8 +621,9 @@ def test_how_long_a_query_waits_for_its_first_connection(
 
 
 def test_the_end_that_is_reported_is_what_the_query_can_read(server: NatsServer) -> None:
-    """Whatever the limits, and not beyond the last message that matches: a lag of 0 must be
-    possible.
+    """The limits do not change it, and it is not beyond the last message that matches.
+
+    Otherwise a lag of 0 would not be possible.
     """
     create(server.url, "S")
     fill(server.url, "S", 30)
@@ -639,8 +640,9 @@ def test_the_end_that_is_reported_is_what_the_query_can_read(server: NatsServer)
 def test_an_idle_query_does_not_look_for_what_matches(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch, following: str
 ) -> None:
-    """Spark asks for the end, and for the one to report, a hundred times in a second: each look is
-    a consumer.
+    """Spark asks for the end, and for the one to report, a hundred times in a second.
+
+    Each search would create a consumer.
     """
     create(server.url, "S")
     fill(server.url, "S", 10)

@@ -1,8 +1,9 @@
-"""Features of streaming queries that came with Spark 4.0 to 4.3, each with a restart from its
-checkpoint: named sources, formats of the offset log and of the state, joins, pushed limits.
+"""Features that Spark 4.0 to 4.3 brought to streaming queries, each with a restart from its
+checkpoint.
 
-Tests of what Spark does fail when a release does something else, and say what can change then.
-docs/query-features.md has what they hold.
+They are named sources, formats of the offset log and of the state, joins, and pushed limits. Tests
+of what Spark does fail when a release does something else, and say what can change then.
+docs/query-features.md has their results.
 """
 
 from __future__ import annotations

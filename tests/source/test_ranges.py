@@ -232,8 +232,8 @@ def test_a_large_plan_ends_with_pieces_of_unknown_counts() -> None:
 def test_a_stream_that_moves_is_covered_and_not_promised_more_than_it_has(
     matching: set[int], max_messages: int, least: int, seed: int, removes: bool
 ) -> None:
-    """A task that finds less than promised reports a loss: nothing may be promised that is not
-    there.
+    """A task that finds less than promised reports a loss: a range may promise only what the stream
+    has.
     """
     stream = MovingStream(matching, seed, removes=removes)
     whole = a_range(1, stream.end)

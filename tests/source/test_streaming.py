@@ -130,8 +130,9 @@ def test_a_filter_that_nothing_matches_yet(stream: MakeStream) -> None:
 
 @pytest.mark.usefixtures("no_connection_left")
 def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
-    """What does not match comes and goes; the offset keeps up, or a restart could not tell it from
-    a loss.
+    """Messages that do not match are stored and removed all the time.
+
+    The offset keeps up, or a restart could not tell their removal from a loss.
     """
     s = stream(max_msgs=100)
 

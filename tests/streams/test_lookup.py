@@ -1,4 +1,4 @@
-"""What an error adds about a stream that does not acknowledge, or does not exist."""
+"""Hints in an error about a stream that does not acknowledge, or does not exist."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def whole(subjects: tuple[str, ...], **fields: Any) -> SequenceRange:
 
 
 def kinds(fake: FakeJetStream) -> list[str]:
-    """What was asked, in order, without names."""
+    """Return the requests, in order, without names."""
     return [subject.partition(".S")[0] for subject, _ in fake.asked]
 
 
@@ -94,7 +94,7 @@ def test_a_stream_with_room_for_one_consumer_is_read_with_many_filters(server: N
 def clustered(fake: FakeJetStream, *leaders: str, silent: int = 1) -> None:
     """Let a cluster of A, B and C have the stream.
 
-    The leaders are those of the next looks, then A.
+    The replies to the next lookups name `leaders`, those after them A.
     """
     left = list(leaders)
 
@@ -134,7 +134,7 @@ def test_a_consumer_beside_the_leader_does_not_end_a_range(
 def test_a_server_that_may_not_lead_does_not_end_a_range(
     fake: FakeJetStream, leaders: list[str]
 ) -> None:
-    """The looks are those of the reader, and before and after the consumer that is asked."""
+    """The reader looks up the leader for itself, and before and after the consumer that is asked."""
     clustered(fake, *leaders)
     fake.placed = ["B", "A", "B", "B"]
     fake.lagging = [40, 40]
@@ -152,7 +152,7 @@ def test_a_server_that_may_not_lead_does_not_end_a_range(
 
 
 def test_no_consumer_is_asked_while_no_majority_follows_the_leader(fake: FakeJetStream) -> None:
-    """The stream may be shorter than what was read of it, and such a consumer may purge it."""
+    """The stream may be shorter than what was read of it, and a consumer past its end may purge it."""
     clustered(fake, silent=60)
     fake.placed, fake.lagging = ["B"], [40]
     read_with = replace(SETTINGS, retry_timeout=0.0)
@@ -208,7 +208,9 @@ def test_a_cluster_is_read_with_many_filters(cluster: NatsCluster) -> None:
 
 
 def held(fake: FakeJetStream, stage: str, count: int) -> None:
-    """Answer no request of this kind before so many have come: those that follow one another hang."""
+    """Answer no request of this kind before `count` have arrived: those that follow one another
+    hang.
+    """
     waiting: list[bytes] = []
 
     def answer(honest: Honest) -> Iterable[bytes]:

@@ -1,6 +1,6 @@
 """`read_range` against the real server: its requests and consumers.
 
-What both readers do is in `test_readers.py`.
+`test_readers.py` has what both readers do.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def test_a_replica_that_lags_where_the_leader_may_not_be_asked(head: bytes, aske
 
 @pytest.mark.parametrize("count", [60, 59])
 def test_a_count_that_is_too_low_where_the_leader_may_not_be_asked(count: int) -> None:
-    """It came from the replica that lags too, so it ends no range: the third consumer does."""
+    """The count is from the replica that lags too, so it ends no range: the third consumer does."""
     with FakeJetStream() as fake:
         fake.store(100)
         fake.lies["STREAM.MSG.GET"] = lambda _: [REFUSED]
@@ -288,7 +288,7 @@ def test_a_consumer_that_nobody_knows() -> None:
 def test_requests_whose_last_byte_is_used(
     server: NatsServer, proxy: WireProxy, batch: int, used: int, requests: int, headers_only: bool
 ) -> None:
-    """The server ends such a request without a word, however many messages it had left."""
+    """The server ends the request without a word, however many messages it had left."""
     create(server.url, "E")
     with Publisher(server.url) as publisher:
         publisher.publish([Message("E.a", b"x" * 100, (("A", "b"),)) for _ in range(used + 1)])
@@ -308,7 +308,7 @@ def test_requests_whose_last_byte_is_used(
 def test_a_request_that_ends_while_the_next_ones_go_out(
     server: NatsServer, proxy: WireProxy
 ) -> None:
-    """Of two requests one ends silently, with its last message and its last byte. The end of the
+    """One of two requests ends silently, with its last message and its last byte. The end of the
     other is on its way.
 
     The reader has both of their messages in one run, and sends two requests. Their last bytes end
@@ -573,7 +573,7 @@ def test_messages_removed_while_they_are_waited_for(server: NatsServer, followed
 
 @pytest.mark.full
 def test_a_stream_that_loses_its_tail_while_it_is_read(tmp_path: Path) -> None:
-    """What is left of the range does not exist.
+    """The rest of the range does not exist.
 
     No consumer begins past the end (`interest_streams.PAST_THE_END`).
     """

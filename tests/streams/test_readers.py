@@ -319,7 +319,7 @@ def test_an_outage_longer_than_retry_timeout(read: Read, server: NatsServer, beg
 
 
 def lose(messages: Iterator[MessageRun]) -> tuple[list[int], str]:
-    """What came before the loss, and the text of the error."""
+    """Return the sequences that were read before the loss, and the text of the error."""
     found: list[int] = []
     with pytest.raises(DataLossError) as caught:
         collect(messages, found)

@@ -54,10 +54,10 @@ def data_source(options: Mapping[str, object]) -> JetStreamDataSource:
 
 
 def refusal_of(failure: BaseException, *, in_task: bool = False) -> tuple[str, str]:
-    """As `queries.refusal`, of an error that was raised in this process.
+    """Return the same as `queries.refusal`, of an error that was raised in this process.
 
-    What the driver raises must have no cause, which Spark would show as well. Of what a task raises
-    it shows the last error alone.
+    An error of the driver must have no cause, which Spark would show as well. If a task raises an
+    error, Spark shows the last one alone.
     """
     return refusal_in("".join(traceback.format_exception(failure, chain=not in_task)))
 
@@ -68,7 +68,9 @@ def refusal_of(failure: BaseException, *, in_task: bool = False) -> tuple[str, s
 def planned(
     mode: str, options: Mapping[str, object], schema: StructType | None = None
 ) -> list[InputPartition]:
-    """What the driver plans for a batch (mode b), or for the first micro-batch of a query (mode s)."""
+    """Return the plan of the driver for a batch (mode b), or for the first micro-batch of a query
+    (mode s).
+    """
     source = data_source(options)
     if schema is None:
         source.schema()

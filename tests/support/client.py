@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: Any) -> T:
-    """What `work` returns, on a connection of its own."""
+    """Return the result of `work`, on a connection of its own."""
 
     async def run() -> T:
         how = {
@@ -84,7 +84,7 @@ def stored(url: str, stream: str = "S") -> int:
 
 
 def server_info(url: str) -> dict[str, Any]:
-    """What the server says of itself to a client that connects."""
+    """Return the server's INFO for a client that connects."""
     with Publisher(url) as publisher:
         return publisher.info
 
@@ -99,7 +99,7 @@ def tls_config(
     """The `tls` block of a server with this name; its authority is in `ca.pem`, a client in
     `client.pem`.
 
-    The certificates expire in so many days.
+    The certificates expire in `days` days.
     """
     end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
     authority = authority or trustme.CA()
@@ -138,7 +138,7 @@ class Raw:
 
 
 def in_child(work: Callable[[], object]) -> Any:
-    """What `work` returns in a forked child; it must be JSON."""
+    """Return the result of `work` in a forked child; it must be JSON."""
     out, into = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -60,7 +60,7 @@ class Counting:
         self._process.communicate()
 
     def step(self, batches: int) -> None:
-        """Let the task have so many more record batches."""
+        """Let the task have `batches` more record batches."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n" * batches)
         self._process.stdin.flush()

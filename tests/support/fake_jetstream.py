@@ -35,7 +35,7 @@ _HELLO = (
 
 
 class Answer(NamedTuple):
-    """What is sent to the inbox of a request; with `late` of the one before it."""
+    """A message to the inbox of a request; with `late` to the inbox of the request before it."""
 
     head: bytes
     payload: bytes = b""
@@ -53,10 +53,10 @@ def end_of_batch(pending: int, last: int) -> Answer:
 
 
 class Honest(NamedTuple):
-    """What an honest server sends: `frames` as they are, and where they answer a request, to whom
-    and with what.
+    """The frames that an honest server sends, as they are.
 
-    `ended` is set when the test is over.
+    Where they answer a request, `sid`, `to` and `payload` say to whom and with what. `ended` is set
+    when the test is over.
     """
 
     frames: bytes
@@ -103,10 +103,14 @@ class FakeJetStream:
     the next consumers has; later ones have all. `placed` has the servers of the next consumers,
     later ones do not say.
 
-    `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer
-    to the first PING), the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``,
-    ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``, ``DIRECT.GET``), or ``publish``. A lie gets what an
-    honest server sends, and yields what is sent in its place.
+    `lies` has a lie for each stage that has one. A lie gets what an honest server sends, and yields
+    what is sent in its place. The stages are:
+
+    - ``hello``: what the server sends first
+    - ``pong``: the answer to the first PING
+    - the name of an API request: ``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``,
+      ``STREAM.MSG.GET``, ``DIRECT.GET``
+    - ``publish``
     """
 
     def __init__(self) -> None:

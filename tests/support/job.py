@@ -5,13 +5,14 @@ streams.
 
 Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its
 rows go to `folder/rows/<query>` by Spark's own transactional file sink. With options of a sink,
-which have the prefix ``sink.``, they go to JetStream; option `select` has the columns, in SQL, with
-``;`` between, and `spread` is how they come there:
+which have the prefix ``sink.``, they go to JetStream. Option `select` then has the columns, in SQL,
+with ``;`` between. Option `spread` says how the rows get to the sink:
 
-    read      in the partitions in which they were read
-    shuffled  in those of a shuffle, which Spark may put together
-    copied    the same, each of them twice
-    united    by `foreachBatch` with a `writeId`, of two halves; `spark.test.swapped` is true where the second is first
+- `read`: in the partitions in which they were read
+- `shuffled`: in those of a shuffle, which Spark may put together
+- `copied`: like `shuffled`, each row twice
+- `united`: by `foreachBatch` with a `writeId`, of two halves; `spark.test.swapped` is true where
+  the second is first
 
 In place of a stream, `files` may name a folder in `folder/files`, with files of lines.
 
@@ -21,9 +22,9 @@ committed a batch. So long there is a file `folder/<query>.mended`.
 
 Once `folder/finish` exists, `folder/shown` gets what Spark shows of the queries, and each query
 reads to the end without limits. `folder/result.json` then has for each query the texts in its sink
-by the sink's own log, and those of a batch read (not of a durable query, whose messages go, nor of
-a bucket). Of a Key-Value bucket the columns are revision, key and value; of an Object Store bucket
-0, name, and the content without dots at its end.
+by the sink's own log, and the texts of a batch read. It has no batch read of a durable query, whose
+messages go, nor of a bucket. The columns of a Key-Value bucket are revision, key and value; those
+of an Object Store bucket are 0, name, and the content without dots at its end.
 """
 
 from __future__ import annotations

@@ -65,10 +65,10 @@ def table_of(url: str, name: str) -> dict[str, bytes]:
 
 
 async def read_whole(read: Callable[[], Awaitable[list[T]]]) -> list[T]:
-    """What nats-py reads: it finds nothing where the server's messages came before its count, and
-    its callback after.
+    """Return all that nats-py reads, or an empty list where there is nothing.
 
-    An empty list where there is nothing.
+    nats-py finds nothing if the server's messages arrive before its count, and its callback runs
+    after it. So the read is repeated.
     """
     for _ in range(20):
         with contextlib.suppress(NoKeysError):

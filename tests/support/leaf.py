@@ -79,7 +79,7 @@ class Linked:
         self._link.cut()
 
     def mend(self) -> None:
-        """Let the link come back after `cut`; returns when it is there."""
+        """Let the link come back after `cut`, and wait for it."""
         self._link.accept()
         self.wait()
 

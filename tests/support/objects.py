@@ -86,7 +86,7 @@ class Bucket:
         self.publisher.api(f"STREAM.DELETE.{self.stream}")
 
     def nats(self, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
-        """What ``work`` does with nats-py's object store."""
+        """Return the result of ``work`` with nats-py's object store."""
         return in_store(self.url, self.name, work)
 
     def put(
@@ -184,8 +184,9 @@ def object_rows(
     together: int = 1,
     **how: Any,
 ) -> ObjectRows:
-    """The reader of a task; with `read`, which reads so many objects at once, in the place of its
-    own.
+    """Return the reader of a task.
+
+    With `read`, it reads `together` objects at once by that function, in place of its own.
     """
     if read is not None:
         how.update(read=read, together=together)
@@ -193,7 +194,7 @@ def object_rows(
 
 
 def in_store(url: str, bucket: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
-    """What `work` does with nats-py's object store of this name."""
+    """Return the result of `work` with nats-py's object store of this name."""
 
     async def run(js: JetStreamContext) -> T:
         return await work(await js.object_store(bucket))

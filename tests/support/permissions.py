@@ -1,7 +1,7 @@
 """Purposes tried out by users who have all permissions of them, and by users who lack one.
 
-Each such user has a JetStream account of its own on a server, so that what one does, or leaves
-undone, is nothing to the others.
+Each of the users has a JetStream account of its own on a server. So nothing that one does, or
+leaves undone, reaches the others.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class Case:
         assert not problems, "\n".join(problems)
 
     def _problem_without(self, account: Account, missing: Permission) -> str:
-        """What is wrong when this permission is missing; "" if the error names it, or the fallback
-        works.
+        """Return the fault when this permission is missing; "" if the error names it, or the
+        fallback works.
         """
         self.prepare(account)
         if missing.without:

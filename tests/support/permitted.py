@@ -1,5 +1,6 @@
-"""What readers and writers do, to try out permissions: all that Spark's driver and executors would,
-without Spark.
+"""Readers and writers without Spark, to try out permissions.
+
+They make all requests that Spark's driver and executors would.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def follow(
     """How many rows a streaming query has that begins, commits, and is started again from its
     checkpoint.
 
-    `more` is what comes after each start.
+    `more` is done after each start.
     """
     options = {**account.login, **{key: str(value) for key, value in given.items()}}
     at: dict[str, Any] | None = None
@@ -114,7 +115,7 @@ def counters(account: Account) -> None:
 
 
 def read_counters(account: Account) -> None:
-    """What is written as well, as the admin."""
+    """Read counters that the admin writes first."""
     written = batch(subject=["s.a", "s.b", "s.a"], incr=["1", "2", "3"])
     assert Sink(account.admin).write([written]).stored == 3
     for how, count in (
@@ -355,7 +356,7 @@ def broken() -> Iterator[Any]:
 
 
 def seal(account: Account, stream: str) -> None:
-    """Something that a look at the stream shows."""
+    """Seal a stream; STREAM.INFO shows that."""
     config = account.ask(f"STREAM.INFO.{stream}")["config"]
     account.ask(f"STREAM.UPDATE.{stream}", {**config, "sealed": True, "deny_delete": True})
 

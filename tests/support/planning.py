@@ -72,9 +72,9 @@ def driver(
 
 
 def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:
-    """What tasks find: the sequences of each stream.
+    """Return the sequences that tasks find in each stream.
 
-    That no promised message lacks is checked on the way.
+    Also check that no promised message is missing.
     """
     by_stream: dict[str, list[int]] = {}
     for part in parts:

@@ -86,7 +86,7 @@ class Wire:
         self.before = refuse
 
     def asked(self, work: Callable[[], None]) -> list[str]:
-        """What `work` asks for: the first two words of each request."""
+        """Return the first two words of each request that `work` makes."""
         before = len(self.subjects)
         work()
         return [".".join(subject.split(".")[:2]) for subject in self.subjects[before:]]
@@ -125,7 +125,7 @@ class Run:
         return self
 
     def begin(self, messages: int, *, committed: int = 0) -> Run:
-        """Open it, store so many messages, and commit if it says up to where."""
+        """Open it, store `messages` messages, and commit if `committed` says up to where."""
         self.open()
         self.stream.fill(messages)
         if committed:

@@ -1,10 +1,12 @@
 """A TCP proxy that breaks the wire between a client and a NATS server, on command.
 
-    with NatsServer() as server, WireProxy(server.url) as proxy:
-        client = connect(proxy.url)
-        proxy.cut_after(10_000)       # the connection breaks in the middle of what the server sends
-        proxy.stall()                 # nothing moves, nothing closes
-        proxy.refuse()                # "connection refused"
+```
+with NatsServer() as server, WireProxy(server.url) as proxy:
+    client = connect(proxy.url)
+    proxy.cut_after(10_000)       # the connection breaks in the middle of what the server sends
+    proxy.stall()                 # nothing moves, nothing closes
+    proxy.refuse()                # "connection refused"
+```
 
 Behind a cluster the client also learns the servers' own addresses, and may go round the proxy.
 """
@@ -88,8 +90,9 @@ class WireProxy:
         return len(self._links)
 
     def wait(self, check: Callable[[], bool], timeout: float = 60.0) -> None:
-        """Wait until `check` is true; it is called whenever bytes have moved or connections came or
-        went.
+        """Wait until `check` is true.
+
+        It is called whenever bytes have moved, or connections have opened or closed.
         """
         with self._changed:
             if not self._changed.wait_for(check, timeout):
@@ -125,7 +128,7 @@ class WireProxy:
     def unstall(self) -> None:
         """Forward again, beginning with what was held back.
 
-        What `stall_at` waits for is waited for no more.
+        This also ends the wait of `stall_at` for its bytes.
         """
         self._loop.call_soon_threadsafe(self._flowing.set)
         self._set(_awaited=None)
@@ -141,10 +144,10 @@ class WireProxy:
         return reached
 
     def stall_after(self, containing: bytes, count: int) -> threading.Event:
-        """Stall when the server has sent `count` frames that contain these bytes. What TCP brought
-        with them passes.
+        """Stall when the server has sent `count` frames that contain these bytes.
 
-        Happens once; returns an event that is set when it has happened.
+        Frames that TCP delivers together with the last one pass. Happens once; returns an event
+        that is set when it has happened.
         """
         seen = itertools.count(1)
 
@@ -158,10 +161,10 @@ class WireProxy:
     def drop(self, pattern: Hook | None) -> None:
         """Let `pattern` rewrite what the server sends; None ends that.
 
-        It is given one whole protocol frame at a time (`MSG` and `HMSG` with their payload, any
-        other line by itself, line ends included), however TCP cut them, and returns the bytes to
-        forward instead: `b""` drops the frame. Only plain NATS can be rewritten, not TLS and not
-        WebSocket.
+        It is given one whole protocol frame at a time, however TCP cut them. A frame is a `MSG` or
+        `HMSG` with its payload, or any other line by itself, line ends included. `pattern` returns
+        the bytes to forward instead; `b""` drops the frame. Only plain NATS can be rewritten, not
+        TLS and not WebSocket.
         """
         self._set(_hook=pattern)
 
@@ -457,8 +460,8 @@ def is_ack(frame: bytes) -> bool:
 
 
 class Acks:
-    """Lets so many acknowledgements of an Object Store bucket's stream pass, and loses those that
-    follow.
+    """Lets `passing` acknowledgements of an Object Store bucket's stream pass, and loses the later
+    ones.
 
     `lost` is set when one is lost: the task that waits for it stands still, with rows stored that
     it does not know of.

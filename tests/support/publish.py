@@ -35,10 +35,10 @@ _NOBODY = 503  # the status that a server answers with if nobody listens to a su
 
 
 class Message(NamedTuple):
-    """What is published. `headers` are pairs in the order of the wire; `block` is a header block as
-    it is.
+    """A message to publish.
 
-    Bytes of a subject that are no UTF-8 are written as Python's surrogate escapes.
+    `headers` are pairs in the order of the wire; `block` is a header block as it is. Bytes of a
+    subject that are no UTF-8 are written as Python's surrogate escapes.
     """
 
     subject: str
@@ -59,7 +59,7 @@ class Message(NamedTuple):
 
     @property
     def expected_headers(self) -> dict[str, list[str]] | None:
-        """What a reader makes of `headers`."""
+        """Return the headers as a reader gives them."""
         if self.headers is None:
             return None
         headers: dict[str, list[str]] = {}
@@ -96,11 +96,12 @@ class Refused(Exception):
 class Publisher:
     """One connection. User info in `url` and the fields of `connect` go into CONNECT.
 
-    `store` is the folder of the server's streams, or None. If it is set, `api` deletes a stream
-    when no files are left of an earlier one, and returns when the server has removed its files,
-    which it does in the background. If a server still removes the files of a stream when the next
-    one of that name is deleted, a third one begins with the messages of the second
-    (`fileStore.Delete` in server/filestore.go moves the folder away unless the name is taken).
+    `store` is the folder of the server's streams, or None. With it, `api` deletes a stream only
+    when no files are left of an earlier one, and returns when the server has removed its files.
+
+    The server removes files in the background. If it still does that when the next stream of that
+    name is deleted, a third one begins with the messages of the second. `fileStore.Delete` in
+    server/filestore.go moves the folder away unless the name is taken.
     """
 
     store: Path | None = None
@@ -189,9 +190,9 @@ class Publisher:
     def publish(self, messages: Iterable[Message]) -> list[int]:
         """Publish, and wait until all are stored; their sequences.
 
-        The first message goes alone, and again as long as nobody answers: the server of this
-        connection hears a moment after an election, or after a stream is made, that another server
-        listens to the stream's subjects.
+        The first message goes alone, and again as long as nobody answers. After an election, or
+        after a stream is made, the server of this connection hears a moment later that another
+        server listens to the stream's subjects.
         """
         sequences: list[int] = []
         remaining = iter(messages)
@@ -217,8 +218,9 @@ class Publisher:
         return self.publish([last])[0]
 
     def post(self, message: Message, *, replies: bool = False) -> None:
-        """Publish without waiting for anything; with `replies` this connection gets what comes back,
-        and passes over it.
+        """Publish without waiting for anything.
+
+        With `replies` this connection gets the replies, and passes over them.
         """
         reply = f"{self._inbox}.{next(self._numbers)}" if replies else ""
         self._send(message.frame(reply))
@@ -262,7 +264,7 @@ class Publisher:
 
 
 def _in_time(passing: int, work: Callable[[], T]) -> T:
-    """What `work` returns; it is done again while it is refused with a code that passes soon."""
+    """Return the result of `work`, done again while it is refused with a code that passes soon."""
     deadline = time.monotonic() + _AGAIN
     while True:
         try:
@@ -292,7 +294,7 @@ class Tap(Publisher):
         return self
 
     def heard(self) -> list[Message]:
-        """What was published since the last call; replies are left out."""
+        """Return the messages that were published since the last call; replies are left out."""
         self._send(b"PING\r\n")
         messages = []
         while (line := self._line()) != b"PONG":

@@ -86,9 +86,7 @@ def _load(reader: Any, schema: str | None, **options: object) -> DataFrame:
 
 @dataclass
 class Run:
-    """What one run of a streaming query gave: the rows of each micro-batch by its id, and Spark's
-    progress.
-    """
+    """One run of a streaming query: the rows of each micro-batch by its id, and Spark's progress."""
 
     batches: dict[int, list[Row]] = field(default_factory=dict)
     progress: list[dict[str, Any]] = field(default_factory=list)
@@ -116,7 +114,7 @@ class Run:
         self.batches[number] = frame.collect()
 
     def wait_for(self, rows: int, query: StreamingQuery) -> None:
-        """Wait until so many rows have come in all; a query that fails instead raises."""
+        """Wait until `rows` rows have arrived in all; a query that fails instead raises."""
 
         def came() -> bool:
             if len(self.rows) >= rows:

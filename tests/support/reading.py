@@ -1,6 +1,6 @@
 """Reading below Spark: ranges of a stream as planning makes them, read with `read_range`.
 
-What a test prepares goes through a `Publisher`, so that it does not depend on what the test is
+A test prepares its streams with a `Publisher`, so that they do not depend on what the test is
 about.
 """
 
@@ -150,7 +150,9 @@ def some(read: Iterator[MessageRun], number: int = 1) -> list[int]:
 
 
 def collect(read: Iterator[MessageRun], into: list[int]) -> None:
-    """Add the sequences to `into` as they come: what came before an error is there after it."""
+    """Add the sequences to `into` one run after another: after an error it has those before the
+    error.
+    """
     for messages in read:
         into += messages.sequences.tolist()
 

@@ -4,9 +4,11 @@ No registry that is a program of its own runs here: Karapace and Confluent's kee
 Kafka. This one implements the endpoints that `decode` and `encode` use, and those of Confluent's
 Python client, as https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 describes them. Its answers were compared with Karapace's controller (src/karapace/api/controller.py
-and routers/errors.py). Protobuf schemas are FileDescriptorProtos in Base64, the form in which
-Confluent's Python client registers them and `format=serialized` returns them; a registry also takes
-the text of .proto files, which this one does not.
+and routers/errors.py).
+
+Protobuf schemas are FileDescriptorProtos in Base64, the form in which Confluent's Python client
+registers them and `format=serialized` returns them. A real registry also takes the text of .proto
+files, which this one does not.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ HANG = Fault(status=0)
 
 
 class FakeRegistry:
-    """Subjects with versions of schemas. `faults` are the next answers, `requests` those that came."""
+    """Subjects with versions of schemas. `faults` are the next answers, `requests` all requests so
+    far.
+    """
 
     def __init__(self, login: str | None = None, context: ssl.SSLContext | None = None) -> None:
         self.login = login

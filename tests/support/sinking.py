@@ -103,7 +103,7 @@ class Sink:
         *,
         names: Iterable[str] | None = None,
     ) -> TaskReport:
-        """What one attempt of the task reports.
+        """Return the report of one attempt of the task.
 
         A list of batches has its own columns, others those in `names`.
         """
@@ -215,7 +215,7 @@ def with_subjects(url: str, stream: str) -> list[tuple[str, bytes]]:
 
 
 class Died(Exception):
-    """What ends an attempt in the middle, as the end of its process would."""
+    """Ends an attempt in the middle, as the end of its process would."""
 
 
 def die(sink: Sink, stream: Stream, *batches: pa.RecordBatch, **given: Any) -> None:
@@ -291,10 +291,10 @@ def seen(s: Stream) -> list[Seen]:
 
 
 def seen_in(publisher: Publisher, stream: str, known: Sequence[Seen] = ()) -> list[Seen]:
-    """The same; `known` are its first messages, which are still there.
+    """Return all messages of a stream; `known` are its first ones, which it still holds.
 
-    All of them were there at one time: a message that replaces another one while they are read is
-    at the end of the stream, where it would be missed.
+    The stream held all of them at one time. A message that replaces another one while they are read
+    is at the end of the stream, where it would be missed.
     """
     for _ in range(100):
         before = publisher.api(f"STREAM.INFO.{stream}")["state"]

@@ -132,7 +132,7 @@ class Stream:
         return rows
 
     def wait_for(self, messages: int, timeout: float = 60.0) -> None:
-        """Wait until the stream holds exactly so many messages."""
+        """Wait until the stream holds exactly `messages` messages."""
         poll(
             lambda: True if self.state()["messages"] == messages else None,
             timeout,

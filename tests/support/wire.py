@@ -38,7 +38,7 @@ def frame(
 def scanned(
     chunks: Iterable[bytes], collect: Collection[int], whole: Collection[int] = ()
 ) -> Iterator[Event]:
-    """What a new scanner finds in these bytes, which come into small pieces of memory."""
+    """Yield the events of a new scanner for these bytes, which it gets in small pieces of memory."""
     scanner, incoming = Scanner(), Incoming(100)
     scanner.collect, scanner.whole = set(collect), set(whole)
     for chunk in chunks:

@@ -46,10 +46,10 @@ def values(partition: int, count: int = COUNT) -> list[str]:
 def batches(
     partition: int, delayed: str | None = None, groups: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in two record batches. With `delayed` they are schedules for
+    """Yield the rows of a task, in two record batches. With `delayed` they are schedules for
     `<delayed>.row`, due now.
 
-    With `groups` they are of so many groups, in turn.
+    With `groups` they are of `groups` groups, in turn.
     """
     everything = values(partition, COUNT if delayed is None else DELAYED)
     half = len(everything) // 2
@@ -170,7 +170,7 @@ def die_everywhere(work: Callable[[int], object], *, apart: bool = False) -> lis
 
 
 def run_apart(**work: Any) -> str:
-    """What this script prints that does this work in a process of its own."""
+    """Do this work in a process of its own; return what that prints."""
     return run_python("-m", "tests.support.write_job", json.dumps(work))
 
 
@@ -179,7 +179,7 @@ def run(
 ) -> None:
     """Print the moments at which tasks were killed; with `names` they write objects of this size.
 
-    With `groups` the rows of a task have so many groups, and each message is a moment.
+    With `groups` the rows of a task have `groups` groups, and each message is a moment.
     """
 
     def task(number: int) -> object:

@@ -13,9 +13,7 @@ from tests.support.reading import create
 
 
 class Early(Publisher):
-    """Publishes before the server knows a listener; the stream is made when the first answer is
-    there.
-    """
+    """Publishes before the server knows a listener; the first answer makes it create the stream."""
 
     def __init__(self, url: str, subject: str) -> None:
         super().__init__(url)

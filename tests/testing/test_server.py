@@ -30,7 +30,7 @@ from tests.support.reading import create, fill, wait_until
 
 
 def publish(url: str, count: int, stream: str = "S") -> None:
-    """Make a stream with so many messages on disk."""
+    """Make a stream with `count` messages on disk."""
     create(url, stream, storage="file")
     fill(url, stream, count)
 

@@ -99,11 +99,11 @@ class Shared:
         return Run(self.stream, self.filter).open(fresh=False)
 
     def die_after(self, number: int) -> None:
-        """Let a run end after so many requests of its commit."""
+        """Let a run end after `number` requests of its commit."""
         die_after(number, self.commit(), self.next)
 
     def requests(self) -> list[str]:
-        """What a whole commit asks for."""
+        """Return the requests of a whole commit."""
         run = self.commit()
         return run.wire.asked(lambda: run.commit(self.next))
 
@@ -112,7 +112,7 @@ class Shared:
         return text
 
     def continues(self, *, doubts: int = 0, caplog: pytest.LogCaptureFixture) -> None:
-        """The next run reads what is left, and logs so many warnings."""
+        """Check that the next run reads what is left, and logs `doubts` warnings."""
         caplog.clear()
         messages = self.stream.messages
         mine = [at for at in left(self.stream) if messages[at].subject == self.filter]
@@ -128,7 +128,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def die_after(number: int, run: Run, committed: int) -> None:
-    """Let a run end after so many requests of a commit, if it has as many."""
+    """Let a run end after `number` requests of a commit, if it has as many."""
     before = len(run.wire.subjects)
 
     def end(_: str) -> None:
