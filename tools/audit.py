@@ -2,9 +2,8 @@
 
     python -m tools.audit [options of pip-audit]
 
-It ends with an error for a known vulnerability, and also for a version that could not be looked up:
-pip-audit without ``--strict`` says that it found nothing where the index does not answer for a
-package.
+It ends with an error for a known vulnerability, and also for a version that could not be looked up.
+Without ``--strict`` pip-audit reports nothing for a package that the index does not answer for.
 """
 
 from __future__ import annotations

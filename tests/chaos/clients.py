@@ -1,5 +1,4 @@
-"""What others do with the streams of queries meanwhile: take their part of a work queue, delete
-streams and make them.
+"""Other clients of the queries' streams: they take a part of a work queue, and delete and make streams.
 
 They do so through all faults, so each request is made again until there is an answer.
 """
@@ -44,7 +43,7 @@ class _Ended(Exception):
 
 
 class Clients:
-    """The threads of those whom the queries need; a context manager."""
+    """The threads of the other clients; a context manager."""
 
     def __init__(self, world: World) -> None:
         self._world = world

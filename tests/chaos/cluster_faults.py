@@ -1,6 +1,4 @@
-"""What befalls a cluster of three: the leader of a stream or of the metadata, and the replicas of a
-stream.
-"""
+"""Faults of a cluster of three: of the leader of a stream or of the metadata, and of replicas."""
 
 from __future__ import annotations
 

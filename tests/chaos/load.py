@@ -27,9 +27,7 @@ _CHUNK = 8  # bytes
 
 
 class Portion(NamedTuple):
-    """What is published to a stream: the subject of each text, and the messages, in steps that wait
-    for each other.
-    """
+    """Messages to publish to a stream, in steps that wait for each other, and each text's subject."""
 
     subjects: dict[str, str]
     steps: list[list[Message]]

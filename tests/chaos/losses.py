@@ -59,8 +59,9 @@ class LosingWorld(World):
     # Steps
 
     def _settle(self) -> None:
-        """Wait until all queries have committed what came last, by their own options and without a
-        failure.
+        """Wait until all queries have committed the last messages.
+
+        They do so by their own options and without a failure.
         """
         commits = [f"{query.name}/commits" for query in self.scenario.queries]
         self.job.wait(
@@ -124,7 +125,7 @@ class LosingWorld(World):
         )
 
     def _step(self, query: Query) -> Step:
-        """What is known so far of what the step that has begun did to a query."""
+        """The effects of the present step on a query, as far as they are known."""
         return self._steps[query.name][-1]
 
     def _finish(self) -> None:
@@ -385,7 +386,7 @@ class LosingWorld(World):
         """Note which rows go from the streams of sinks while this lasts, in which nothing is
         written.
 
-        What is under way may be stored again: the stream does not know that it had it.
+        Rows under way may be stored again: the stream does not know that it had them.
         """
         before = {query: self.written(query) for query in queries}
         yield
@@ -438,8 +439,8 @@ class LosingWorld(World):
         """Take a query back to when `last` was its last committed batch, and the next one
         `planned`.
 
-        What Spark's file sink knows goes with it: it would leave out batches that it has, whatever
-        they hold now.
+        The log of Spark's file sink goes with it: otherwise the sink would leave out batches that it
+        has, whatever they hold now.
         """
         assert last >= 0
         until = self.position(query, "offsets")

@@ -1,4 +1,4 @@
-"""What must hold after a run of the fault suite, whatever went wrong. Pure."""
+"""The conditions that must hold after a run of the fault suite, whatever went wrong. Pure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def whole_copies(rows: Counter[str], copies: int, *, exact: bool) -> Counter[str
     """Return how often a stream has each message, if it has this many equal rows for one.
 
     With `exact` a row that is left over counts by itself, as ``<text> (<left> of <copies>)``.
-    Otherwise a message with some rows more is there.
+    Otherwise a message with some rows more counts as one.
     """
     found: Counter[str] = Counter()
     for text, times in rows.items():
@@ -119,7 +119,7 @@ def last_of_each(messages: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a fault did to a stream that a query reads, and what the query may make of it.
+    """The effect of a fault on a stream that a query reads, and the outcomes that the query may have.
 
     `gone`: messages that the query had not committed and that it reads, removed by the fault; they
       may be missing.
@@ -143,9 +143,8 @@ class Step:
 
     `errors` are those of the package that the query failed with, `warnings` the lines of its job's
     log meanwhile.
-    `again`: messages of batches that were not finished, or that a copy of a checkpoint has not;
-      unless the sink has
-    message ids of the user's, it may store them again as `repeatable` says. `twice`: messages that
+    `again`: messages of batches that were not finished, or that a copy of a checkpoint lacks. Unless
+      the sink has message ids of the user's, it may store them again as `repeatable` says. `twice`: messages that
     every sink may store again, because its stream has lost them. `damaged`: the query cannot start
     before its checkpoint is mended.
     """
@@ -160,9 +159,7 @@ class Step:
 
     @property
     def refused(self) -> bool:
-        """Whether the sink refused a batch, or an attempt of a task, because it came with other
-        rows.
-        """
+        """Whether the sink refused a batch, or an attempt of a task, for its other rows."""
         return any("DeliveryError" in line for line in (*self.errors, *self.warnings))
 
 
@@ -190,7 +187,7 @@ def unreported(step: Step, rows: Counter[str], *, accepts: bool) -> list[str]:
     """Return which losses of a step the query has kept to itself, in words.
 
     A query reports a loss by failing, or with `accepts` (failOnDataLoss=false) by a warning. One
-    that has failed with the loss on one stream warns of those on others when it goes on.
+    that has failed with the loss on one stream warns of losses on others when it goes on.
     """
     lines, how = (step.warnings, "warned of") if accepts else (step.errors, "failed with")
     if not accepts and any(

@@ -1,4 +1,4 @@
-"""What one run of the fault suite does: which servers, which queries, which faults.
+"""A run of the fault suite: its servers, its queries and its faults.
 
 Made from a seed alone. Pure.
 """
@@ -112,8 +112,7 @@ _NUMBER = f"substring_index({_TEXT}, ' ', -1)"  # of a message in its portion
 
 @dataclass(frozen=True)
 class Rows:
-    """What a sink writes of each message: columns in SQL, with ``{0}`` for the stream, and how its
-    streams are.
+    """The rows of a sink: columns in SQL, with ``{0}`` for the stream, and the kind of its streams.
 
     ``part`` in a column is the number of one of several rows of a message.
     """
@@ -160,7 +159,7 @@ were read, in others after a shuffle, twice in other partitions, or by `foreachB
 
 @dataclass(frozen=True)
 class Layout:
-    """What Spark makes partitions by. `swapped`: the second half of a union comes first."""
+    """The settings by which Spark makes partitions. `swapped`: the second half of a union comes first."""
 
     cores: int
     shuffles: int
@@ -324,8 +323,9 @@ class Query:
         return {**of_source, **{f"sink.{name}": value for name, value in of_sink.items()}, **how}
 
     def _columns(self) -> str:
-        """What its sink gets, in SQL: of each five messages one is too large, and one has no
-        subject that there is.
+        """The columns of its sink, in SQL.
+
+        Among five messages one is too large, and one has a subject of no stream.
         """
         columns = {name: column.format(self.target) for name, column in self.rows.columns.items()}
         if self.origins:
@@ -497,8 +497,9 @@ class Scenario:
 
     @classmethod
     def of(cls, seed: int, faults: int, *, longest: float = _LONGEST) -> Scenario:
-        """Return the scenario of a seed, with so many faults, whose freezes last at most `longest`
-        seconds.
+        """Return the scenario of a seed, with this number of faults.
+
+        Freezes last at most `longest` seconds.
         """
         chance = random.Random(f"faults {seed}")
         servers = 1 if seed % 2 else 3

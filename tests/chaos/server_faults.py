@@ -1,4 +1,4 @@
-"""What befalls a single server, its disk and its limits, and the wire to it."""
+"""Faults of a single server, of its disk and its limits, and of the wire to it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def disk_full(world: World, fault: Fault) -> None:
 def storage_limited(world: World, fault: Fault) -> None:
     """The account may not store more.
 
-    A server takes such limits of its configuration when it starts.
+    A server takes this limit of its configuration when it starts.
     """
     world.goes_on()
     used = world.api("INFO")["storage"]
@@ -161,12 +161,12 @@ def wire_cut(world: World, fault: Fault) -> None:
 
 
 def wire_cut_inside(world: World, fault: Fault) -> None:
-    """After so many more bytes of the server, wherever that is in a frame."""
+    """Cut the wire after some more bytes of the server, anywhere in a frame."""
     world.wait(world.proxy.cut_after(1 + fault.target * 997).is_set, "the cut")
 
 
 def wire_truncated(world: World, fault: Fault) -> None:
-    """After so many more bytes to the server, which has them and not the rest."""
+    """Cut the wire after some more bytes to the server, which lacks the rest."""
     world.wait(world.proxy.cut_after(1 + fault.target * 97, to="server").is_set, "the cut")
 
 

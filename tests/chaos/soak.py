@@ -5,8 +5,8 @@ grows.
     make soak SOAK_SECONDS=7200 SOAK_SEED=7   two hours, with another order of restarts
 
 Two queries copy a stream each to another one, exactly once, on a cluster of three servers. Each
-minute one of the servers, the leader of a stream, the newest planner, the newer half of the Python
-workers, or once, in the middle, the whole job is killed and starts again. The processes that are
+minute the run kills one of these, which starts again: a server, the leader of a stream, the newest
+planner, or the newer half of the Python workers. Once, in the middle, it kills the whole job. The processes that are
 not killed grow old, and show what restarts leave in them.
 
 When all queries have gone on after a restart, the measures are taken until the minute ends. A row
@@ -62,7 +62,7 @@ Row = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Measure:
-    """What a column has, and by how much it may be larger at the end."""
+    """The unit of a column, and by how much its value may be larger at the end."""
 
     of: str
     bound: float
@@ -134,7 +134,7 @@ def _most(pids: Sequence[int]) -> dict[str, float]:
 
 
 def on_servers(world: World) -> dict[str, float]:
-    """What the connector's clients have on the servers.
+    """The connections and consumers of the connector's clients on the servers.
 
     They have names; what the suite itself asks with has none.
     """
@@ -256,7 +256,7 @@ class SoakWorld(World):
 
 
 def restarts(seed: int, rounds: int) -> Iterator[tuple[str, int]]:
-    """What is restarted in each round, and which of several; the driver once, in the middle."""
+    """The victim of each round, and which of several; the driver once, in the middle."""
     chance = random.Random(f"soak {seed}")
     turn: list[str] = []
     for number in range(rounds):

@@ -1,6 +1,4 @@
-"""What befalls Spark: workers, planners, executors and drivers that are killed, and queries with
-other options.
-"""
+"""Faults of Spark: killed workers, planners, executors and drivers; queries with other options."""
 
 from __future__ import annotations
 
@@ -191,7 +189,7 @@ def _kill_at(
 ) -> None:
     """Kill at a moment when the wire may stand still.
 
-    What was held back is lost, or it comes after the death.
+    Frames that were held back are lost, or arrive after the death.
     """
     try:
         world.wait(held.is_set, "the moment to kill")

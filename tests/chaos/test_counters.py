@@ -32,7 +32,7 @@ def counted(url: str, stream: str, subject: str) -> dict[str, int]:
 
 
 def wait_for(url: str, stream: str, rows: int) -> None:
-    """Wait until a stream has at least so many messages."""
+    """Wait until a stream has at least `rows` messages."""
     stored = f"{rows} messages in {stream}"
     wait_until(
         lambda: bool(api(url, f"STREAM.INFO.{stream}")["state"]["messages"] >= rows), stored, 180

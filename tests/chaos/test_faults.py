@@ -72,7 +72,7 @@ LAYOUTS = Scenario(
 
 
 def scenarios() -> Iterator[Scenario]:
-    """Runs with so many faults together, and two of their own."""
+    """Runs that have the faults between them, and two with faults of their own."""
     yield LETTING_GO
     yield LAYOUTS
     for number, begun in enumerate(range(0, COUNT, MOST)):

@@ -1,9 +1,8 @@
-"""What each delivery level promises holds when a task is killed at any step, or runs twice at the
-same time.
+"""Each delivery level holds when a task is killed at any step, or runs twice at the same time.
 
-In the end, at-least-once has every row, deduplicated has each of them once within the duplicate
-window, and exactly-once after it as well, so its streams remember message ids for a second and no
-attempt comes sooner.
+In the end, at-least-once has every row. Within the duplicate window deduplicated has each of them
+once. With exactly-once each is stored once after the window as well. Its streams remember message
+ids for a second, and no attempt begins sooner.
 """
 
 from __future__ import annotations
@@ -32,13 +31,14 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
 def rows(url: str, stream: str) -> Counter[str]:
-    """The payloads of all rows in a stream, and how often each is there."""
+    """The payloads of all rows in a stream, with the number of each."""
     return Counter(data.decode() for data in stored(url, stream))
 
 
 def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
-    """What the level promises; and at-least-once has shown that there was something to keep from
-    happening.
+    """Check the promise of a level.
+
+    at-least-once must have repeated a row: otherwise the kills were too early to prove anything.
     """
     missing = [row for row in expected if row not in found]
     assert missing == []

@@ -46,7 +46,7 @@ _DURABLE = {"spark", OTHER}
 
 
 def read_by(query: Query, messages: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The messages that a query reads with their subjects, of those by stream."""
+    """The messages that a query reads, with their subjects; `messages` has all, by stream."""
     return {
         body: subject
         for name in query.streams
@@ -65,7 +65,7 @@ def client_names(server: NatsServer) -> list[str]:
 
 
 def function_of(fault: str) -> Callable[[World, Fault], None]:
-    """What makes a fault happen, by its name."""
+    """The function that makes a fault happen, by its name."""
     modules = (spark_faults, server_faults, cluster_faults)
     function: Callable[[World, Fault], None] = next(
         getattr(each, fault) for each in modules if hasattr(each, fault)
@@ -259,9 +259,7 @@ class World:
         return wrong + self._left()
 
     def _gone_early(self) -> list[str]:
-        """What is gone from a stream although the query that it is held for has not committed it,
-        in words.
-        """
+        """The messages that a stream lost before their query had committed them, in words."""
         wrong = []
         # Without an answer now, the next look has one.
         with self.job.frozen(), contextlib.suppress(OSError, Refused):
@@ -330,7 +328,7 @@ class World:
         ]
 
     def _left(self) -> list[str]:
-        """What the queries have left on the machine and on the servers."""
+        """The processes, consumers and connections that the queries have left, in words."""
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: not self.job.processes(), "no process", 30)
         wrong = [f"a process is left: {command}" for command in self.job.processes().values()]
@@ -396,7 +394,7 @@ class World:
         ]
 
     def _untaken(self) -> list[str]:
-        """What is wrong with what others have taken from work queues, in words."""
+        """The faults in the share that other clients have taken from work queues, in words."""
         wrong = []
         for query in self.scenario.queries:
             if query.shares:
