@@ -27,7 +27,7 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.fitness import consumer_cautions, consumer_faults, lapse_of
-from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Frames
+from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Frames, Status
 from spark_jetstream.source.shared.held import Held
 from spark_jetstream.streams.lookup import messages
 
@@ -71,6 +71,42 @@ class _Taken:
     @property
     def full(self) -> bool:
         return self.messages_left <= 0 or self.bytes_left <= 0
+
+
+@dataclass
+class _Pull:
+    """One pull request of at most ``batch`` messages and ``size`` bytes, and its answer so far."""
+
+    batch: int
+    size: int
+    brought: int = 0
+    too_large: bool = False
+    """Whether the next message does not fit into the bytes that are left."""
+    _bytes: int = 0
+    _expected: int | None = None  # messages of a request that is over; None before that
+
+    def add(self, frames: Frames) -> None:
+        self.brought += len(frames)
+        self._bytes += frames.pull_bytes()
+
+    def end(self, end: jsapi.PullEnd) -> None:
+        if not end.over:
+            return
+        self.too_large = end.too_large
+        # Where a consumer has replicas, a status may overtake messages that are being replicated,
+        # and it says how many messages the request did not bring (`processWaiting`).
+        self._expected = self.brought
+        if end.undelivered is not None:
+            self._expected = self.batch - end.undelivered
+
+    @property
+    def full(self) -> bool:
+        """Whether it has brought all that it may: the server says nothing more then."""
+        return self.brought >= self.batch or self._bytes >= self.size
+
+    @property
+    def complete(self) -> bool:
+        return self.full or (self._expected is not None and self.brought >= self._expected)
 
 
 class SharedConsumer:
@@ -160,41 +196,44 @@ class SharedConsumer:
         Return the bytes of the next pull, 0 if nothing more waits.
         """
         batch = min(self._options.fetch_batch, taken.messages_left)
+        if size > self._options.shared_bytes:
+            batch = 1  # for the message that is too large for any other pull
+        pull = _Pull(batch, size)
         body = jsapi.next_request(batch, max_bytes=size, expires=self._wait, no_wait=True)
         inbox.expect(size)
         subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, self._stream, self._name)
         inbox.publish(subject, body, number)
-        brought, left = 0, size
-        while brought < batch and left > 0:
-            event = inbox.receive(self._wait + connection.options.request_timeout)
-            if event is None:
-                connection.check()
-                raise ConsumerLost(f"consumer {self._name} of stream {self._stream} is silent")
+        while not pull.complete:
+            event = self._receive(connection, inbox)
             if isinstance(event, Frames):
                 taken.add(event)
-                brought += len(event)
-                left -= event.pull_bytes()
-                continue
-            assert not isinstance(event, ApiReply)  # `receive` raises that
-            if inbox.token(event) != str(number):
-                continue
-            end = jsapi.pull_status(event, self._stream)
-            if not end.over:
-                continue
-            if not end.too_large:
-                return 0
-            return self._next_size(size, brought, taken)
-        return min(self._options.fetch_max_bytes, taken.bytes_left)
+                pull.add(event)
+            elif inbox.token(event) == str(number):
+                pull.end(jsapi.pull_status(event, self._stream))
+        return self._next_size(pull, taken)
 
-    def _next_size(self, size: int, brought: int, taken: _Taken) -> int:
-        """Return the bytes of a pull after one whose next message did not fit."""
+    def _receive(self, connection: Connection, inbox: Inbox) -> Frames | Status:
+        event = inbox.receive(self._wait + connection.options.request_timeout)
+        if event is None:
+            connection.check()
+            raise ConsumerLost(f"consumer {self._name} of stream {self._stream} is silent")
+        assert not isinstance(event, ApiReply)  # `receive` raises that
+        return event
+
+    def _next_size(self, pull: _Pull, taken: _Taken) -> int:
+        """Return the bytes of the pull after this one, 0 if nothing more waits."""
+        whole = min(self._options.fetch_max_bytes, max(taken.bytes_left, 0))
+        if pull.full:
+            return whole
+        if not pull.too_large:
+            return 0
         # The first message of a micro-batch may be larger than all that it should have.
         if not taken.runs:
-            return min(2 * size, MAX_FRAME) if size < MAX_FRAME else 0
-        if brought:
-            return min(self._options.fetch_max_bytes, max(taken.bytes_left, 0))
+            return min(2 * pull.size, MAX_FRAME) if pull.size < MAX_FRAME else 0
+        if pull.brought:
+            return whole
         # The pull was smaller than what is left, and a larger one may bring the message.
-        return min(2 * size, taken.bytes_left) if size < taken.bytes_left else 0
+        return min(2 * pull.size, taken.bytes_left) if pull.size < taken.bytes_left else 0
 
     # Acknowledging
 
