@@ -32,6 +32,7 @@ from spark_jetstream.options.specs import (
 )
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.protocol.conventions import dead_letter_stream
+from spark_jetstream.protocol.fitness import SHARED_MESSAGES
 from spark_jetstream.protocol.stream import ReadWith
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.schema import (
@@ -83,10 +84,9 @@ _POSITIONS = (
 _TASKS = ("minPartitions", "maxMessagesPerPartition")
 
 
-# The limits of a micro-batch with option share, which the memory of the driver holds as a whole.
-_SHARED_MESSAGES = 10_000
+# The driver holds a micro-batch with option share as a whole.
 _SHARED_BYTES = 64 << 20
-_MOST_SHARED_MESSAGES = 1_000_000  # that one offset holds (source.shared.held)
+_MOST_SHARED = 1_000_000  # that one offset holds (source.shared.held)
 
 
 class Dataset(NamedTuple):
@@ -345,7 +345,7 @@ class SourceOptions(SideOptions):
     @property
     def shared_messages(self) -> int:
         """How many messages a micro-batch with option share takes at most."""
-        return self.max_messages_per_trigger or _SHARED_MESSAGES
+        return self.max_messages_per_trigger or SHARED_MESSAGES
 
     @property
     def shared_bytes(self) -> int:
@@ -510,9 +510,9 @@ class SourceOptions(SideOptions):
                 f"{', '.join(self.streams)}",
                 option="stream",
             )
-        if self.shared_messages > _MOST_SHARED_MESSAGES:
+        if self.shared_messages > _MOST_SHARED:
             raise OptionError(
-                f"option maxMessagesPerTrigger is at most {_MOST_SHARED_MESSAGES} with share, not "
+                f"option maxMessagesPerTrigger is at most {_MOST_SHARED} with share, not "
                 f"{self.shared_messages}: the checkpoint names each message",
                 option="maxMessagesPerTrigger",
             )

@@ -171,6 +171,8 @@ class ConsumerFault(Enum):
     IMPATIENT = "it gives messages to others after less than 30 seconds (ack_wait, or backoff)"
 
 
+SHARED_MESSAGES = 10_000
+"""How many messages of a shared consumer a micro-batch takes at most, unless the query says so."""
 SHORTEST_LAPSE = 30.0
 """Seconds that a shared consumer must wait for an acknowledgement at least."""
 _ACK_WAIT = 30 * 10**9  # ns: the server's default

@@ -74,7 +74,7 @@ class _Taken:
 
 
 @dataclass
-class _Pull:
+class _PullAnswer:
     """One pull request of at most ``batch`` messages and ``size`` bytes, and its answer so far."""
 
     batch: int
@@ -198,7 +198,7 @@ class SharedConsumer:
         batch = min(self._options.fetch_batch, taken.messages_left)
         if size > self._options.shared_bytes:
             batch = 1  # for the message that is too large for any other pull
-        pull = _Pull(batch, size)
+        pull = _PullAnswer(batch, size)
         body = jsapi.next_request(batch, max_bytes=size, expires=self._wait, no_wait=True)
         inbox.expect(size)
         subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, self._stream, self._name)
@@ -220,7 +220,7 @@ class SharedConsumer:
         assert not isinstance(event, ApiReply)  # `receive` raises that
         return event
 
-    def _next_size(self, pull: _Pull, taken: _Taken) -> int:
+    def _next_size(self, pull: _PullAnswer, taken: _Taken) -> int:
         """Return the bytes of the pull after this one, 0 if nothing more waits."""
         whole = min(self._options.fetch_max_bytes, max(taken.bytes_left, 0))
         if pull.full:

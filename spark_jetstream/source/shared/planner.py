@@ -22,11 +22,11 @@ from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.columns import MessageRun
-from spark_jetstream.protocol.fitness import Read, faults
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.continuity import latest_position
 from spark_jetstream.source.kinds.shared import SharedMessages
 from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.source.positions import check_retention, read_use
 from spark_jetstream.source.shared.consumer import WAIT, ConsumerLook, SharedConsumer
 from spark_jetstream.source.shared.held import Held, ack_prefix, plain_prefix
 from spark_jetstream.source.shared.keeping import Keeping
@@ -102,13 +102,7 @@ class SharedPlanner:
     def _checked_state(self) -> StreamSummary:
         """Return the state of the stream. Raises `OptionError` if it is no work queue."""
         state = self._requests.stream(self._stream, f"read stream {self._stream} (option stream)")
-        if faults(state, Read(batch=False, shared=True)):
-            raise OptionError(
-                f"stream {self._stream} has {state.retention} retention, and option share needs a "
-                "work queue, which removes each message that was acknowledged: leave the option "
-                "out, and the query reads all messages of the stream",
-                option="share",
-            )
+        check_retention(state, self.options, read_use(self.options))
         return state
 
     def report_latest(self) -> Offset:
