@@ -8,7 +8,7 @@ soon as it has brought all messages that wait, and waits for the first one where
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -237,20 +237,40 @@ class SharedConsumer:
 
     # Acknowledging
 
-    def acknowledge(self, held: Held, sequences: Sequence[int]) -> None:
+    def acknowledge(
+        self, held: Held, sequences: Sequence[int], fault: Callable[[Connection], str]
+    ) -> str:
         """Have the server remove messages that a batch has committed; waits for its word.
 
         It does not matter who holds them by now, nor whether they are gone. After the consumer was
         created again it ignores acknowledgements: the messages are deleted, where that is allowed.
-        """
-        self._requests.call(lambda connection: self._acknowledge(connection, held, sequences))
 
-    def _acknowledge(self, connection: Connection, held: Held, sequences: Sequence[int]) -> None:
-        if self._look(connection).created != held.consumer:
+        ``fault`` says why the sequences belong to other messages now, "" if they do not; it is
+        called before each attempt. With a fault nothing is acknowledged, and it is returned.
+        """
+        return self._requests.call(
+            lambda connection: self._acknowledge(connection, held, sequences, fault)
+        )
+
+    def _acknowledge(
+        self,
+        connection: Connection,
+        held: Held,
+        sequences: Sequence[int],
+        fault: Callable[[Connection], str],
+    ) -> str:
+        created = self._look(connection).created
+        # After the look: a consumer goes with its stream, and so an older look could be that of
+        # another stream.
+        found = fault(connection)
+        if found:
+            return found
+        if created != held.consumer:
             self._remove(connection, sequences)
-            return
-        context = f"acknowledge messages of stream {self._stream} to consumer {self._name}"
-        connection.confirm(held.ack_subjects(sequences), b"+ACK", context=context)
+        else:
+            context = f"acknowledge messages of stream {self._stream} to consumer {self._name}"
+            connection.confirm(held.ack_subjects(sequences), b"+ACK", context=context)
+        return ""
 
     def _remove(self, connection: Connection, sequences: Sequence[int]) -> None:
         """Delete messages from the stream, and warn if some stay."""

@@ -178,15 +178,17 @@ class SharedPlanner:
         rows = self._batch.rows
         if rows is None:
             return []
-        # They were acknowledged, and came again only if the consumer was created again meanwhile.
-        rows = rows.without(start.held[self._stream].sequences)
+        # All rows, also with sequences that the start holds: a stream that was created again has
+        # other messages there.
         options = self.options
         return rows.parts(options.min_partitions, options.max_messages_per_partition)
 
     def _again(self, end: Offset) -> _Batch:
         """Return a batch of another run with the messages that the stream still has."""
         position, held = end.streams[self._stream], end.held[self._stream]
-        fault = self._replay.fault(position, held)
+        fault = self._requests.call(
+            lambda connection: self._replay.fault(connection, position, held)
+        )
         if fault:
             log.error("%s: the micro-batch runs without its messages", fault)
             return _Batch(end, None, ())
@@ -235,11 +237,13 @@ class SharedPlanner:
             # A message that a batch ran without is not acknowledged: another client may have it.
             sequences = self._batch.read
         if sequences:
-            fault = self._replay.fault(position, held)
+            fault = self._consumer.acknowledge(
+                held,
+                sequences,
+                lambda connection: self._replay.fault(connection, position, held),
+            )
             if fault:
                 log.warning("%s: the messages of a micro-batch are not acknowledged", fault)
-            else:
-                self._consumer.acknowledge(held, sequences)
         self._acknowledged = offset
         if self._batch is None or self._batch.end == offset:
             self._keeping.release()

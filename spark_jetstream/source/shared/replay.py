@@ -28,17 +28,15 @@ class Replay:
         self._stream = stream
         self._context = f"look at stream {stream}"
 
-    def fault(self, position: StreamPosition, held: Held) -> str:
+    def fault(self, connection: Connection, position: StreamPosition, held: Held) -> str:
         """Return why the held sequences belong to other messages than an offset means, or "".
 
         The stream was created again, or has lost its tail in a power failure. A stream that has
-        grown past a lost tail shows it only while it has the last of these messages.
+        grown past a lost tail shows it only while it has the last of these messages. Asked once,
+        over this connection.
         """
         if not held.sequences:
             return ""
-        return self._requests.call(lambda connection: self._fault(connection, position, held))
-
-    def _fault(self, connection: Connection, position: StreamPosition, held: Held) -> str:
         state = info_of(connection, self._stream, position.created, self._context)
         if state.created != position.created:
             return f"stream {self._stream} was deleted and created again (at {state.created})"

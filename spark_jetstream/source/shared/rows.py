@@ -48,13 +48,6 @@ class FetchedRows:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def without(self, sequences: Sequence[int]) -> FetchedRows:
-        """Return the rows but for those of some sequences."""
-        kept = ~np.isin(self.sequences, np.array(sequences, np.int64))
-        if kept.all():
-            return self
-        return FetchedRows(self.sequences[kept], self.table.filter(as_arrow(kept)))
-
     def parts(self, least: int, most_rows: int) -> list[SharedRows]:
         """Cut the rows evenly into at least ``least`` parts of at most ``most_rows``, none empty."""
         count = max(-(-len(self) // most_rows), min(least, len(self)))

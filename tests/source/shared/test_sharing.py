@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.errors import OptionError
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.errors import OptionError, RequestTimeout
 from spark_jetstream.protocol.fitness import ConsumerFault
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.shared.keeping import Keeping
@@ -301,8 +302,8 @@ def test_where_messages_cannot_be_deleted_they_come_once_more(
     assert query.trigger()
     query.kill()
     assert "delivers 5 messages of a committed micro-batch once more" in caplog.text
-    # The query knows that it has them, and acknowledges them with the next batch.
-    assert query.plain == [1, 2, 3, 4, 5]
+    # The query acknowledges them with the next batch.
+    assert query.plain == 2 * [1, 2, 3, 4, 5]
     restarted(query).commit(query.offset(1))
     query.kill()
     assert pool.left == []
@@ -319,8 +320,8 @@ def test_the_messages_of_a_stream_that_was_created_again_are_not_acknowledged(
     pool.stream.fill(5)
     query.trigger()
     assert "was deleted and created again" in caplog.text
-    # Their sequences are the same, and yet they are other messages.
-    assert query.offset(1).held[pool.name].sequences == (1, 2, 3, 4, 5)
+    # Their sequences are the same, and yet they are other messages: the second batch has them.
+    assert query.idempotent == {0: [1, 2, 3, 4, 5], 1: [1, 2, 3, 4, 5]}
     query.planner.commit(query.offset(1))
     assert pool.left == []
 
@@ -337,6 +338,25 @@ def test_a_batch_of_a_stream_that_was_created_again_is_empty_when_it_comes_again
     pool.stream.fill(5)
     assert last_batch(query) == []
     assert "the micro-batch runs without its messages" in caplog.text
+    query.planner.commit(query.offset(0))
+    assert pool.left == [1, 2, 3, 4, 5]
+
+
+def test_a_stream_that_is_created_again_between_two_tries_to_acknowledge(
+    pool: Pool, query: SharedQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.stream.fill(5)
+    query.trigger()
+
+    def lost(connection: Connection, *_: object, context: str) -> None:
+        monkeypatch.undo()
+        pool.stream.delete()
+        pool.stream.create()
+        pool.create_consumer()
+        pool.stream.fill(5)
+        raise RequestTimeout(f"cannot {context}: no reply")
+
+    monkeypatch.setattr(Connection, "confirm", lost)
     query.planner.commit(query.offset(0))
     assert pool.left == [1, 2, 3, 4, 5]
 
