@@ -21,7 +21,6 @@ from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.shared.planner import SharedPlanner
 from spark_jetstream.source.shared.rows import SharedRows
 from tests.support.progress import left
-from tests.support.publish import Message
 from tests.support.reading import QUICK, connecting, wait_until
 from tests.support.streams import MakeStream, Stream
 
@@ -61,7 +60,7 @@ class Pool:
             {**QUICK, "servers": self.stream.url, **texts}, streaming=True
         )
         names = [column.name for column in COLUMNS]
-        return SharedPlanner(parsed, connecting(parsed.connection), names, wait=0.05)
+        return SharedPlanner(parsed, connecting(parsed.connection), names, wait=0.5)
 
     def take(self, count: int) -> list[int]:
         """The sequences that a worker is given; it acknowledges nothing yet."""
@@ -76,9 +75,9 @@ class Pool:
         """Have these messages delivered again, as after `ack_wait`."""
         delivered = self.info()["delivered"]["consumer_seq"]
         for sequence in sequences:
-            # The server wants the number of a delivery that is not acknowledged yet.
-            subject = f"$JS.ACK.{self.name}.{POOL}.1.{sequence}.{delivered}.1.0"
-            self.stream.publisher.post(Message(subject, b"-NAK"))
+            # The server wants the number of a delivery that is not acknowledged yet, and confirms.
+            reply = f"$JS.ACK.{self.name}.{POOL}.1.{sequence}.{delivered}.1.0"
+            self.admin.consumers.nak(reply)
 
     def holds(self, *sequences: int) -> None:
         """Wait until the stream has just these."""
@@ -142,6 +141,10 @@ class SharedQuery:
     def held(self) -> tuple[int, ...]:
         """The messages of the last batch."""
         return self.offset(self.last).held[self.pool.name].sequences
+
+    def run_batch(self, kill_at: str = "") -> None:
+        """Run a batch, as `trigger` does: a busy server may bring no message in time."""
+        wait_until(lambda: self.trigger(kill_at), "a batch")
 
     def trigger(self, kill_at: str = "") -> bool:
         """Run the next batch, or the last one again; False if there is nothing to read."""

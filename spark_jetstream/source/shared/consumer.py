@@ -287,6 +287,8 @@ class SharedConsumer:
                 portion = questions[first : first + _REMOVED_TOGETHER]
                 for answer in connection.ask_all(portion):
                     if isinstance(answer, ApiError):
+                        if answer.retriable:
+                            raise answer
                         why = str(answer)
         except PermissionDenied as error:
             why = str(error)

@@ -67,7 +67,7 @@ def test_rows_have_all_columns_also_when_they_come_again(pool: Pool, query: Shar
         Message(f"{pool.stream.subject}.b", b"\x00\xff"),
         Message(f"{pool.stream.subject}.a", b"", [("Empty", "")]),
     )
-    query.trigger()
+    query.run_batch()
     ends = query.offset(-1), query.offset(0)
     fetched = table_of(query.planner.ranges(*ends))
     again = table_of(restarted(query).ranges(*ends))
@@ -93,7 +93,7 @@ def test_redelivered_messages_come_first_and_rows_are_in_the_order_of_the_stream
 ) -> None:
     pool.stream.fill(6)
     pool.lapse(reversed(pool.take(4)))
-    query.trigger()
+    query.run_batch()
     assert query.plain == [1, 2, 3, 4, 5, 6]
 
 
@@ -174,17 +174,17 @@ def test_available_now_ends_with_the_messages_of_its_begin(pool: Pool) -> None:
 
 def test_a_batch_stays_in_the_queue_until_it_is_committed(pool: Pool, query: SharedQuery) -> None:
     pool.stream.fill(30)
-    query.trigger()
+    query.run_batch()
     assert pool.left == list(range(1, 31))
     query.planner.commit(query.offset(0))
     assert pool.left == list(range(21, 31))
-    query.trigger()
+    query.run_batch()
     assert query.plain == list(range(1, 31))
 
 
 def test_an_idle_query_acknowledges_its_last_batch(pool: Pool, query: SharedQuery) -> None:
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
     assert not query.trigger()
     assert pool.left == []
     # The offset stays the same, and so does its text.
@@ -207,7 +207,7 @@ def test_others_may_acknowledge_the_messages_of_a_running_batch(
 ) -> None:
     """The rows were fetched before: the batch has them, and nothing fails."""
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
     pool.acknowledge([2, 3])
     assert last_batch(query) == [1, 2, 3, 4, 5]
     query.planner.commit(query.offset(0))
@@ -218,7 +218,7 @@ def test_a_batch_that_comes_again_has_the_rest_of_its_messages_and_no_other(
     pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool.stream.fill(50)
-    query.trigger()
+    query.run_batch()
     restarted(query)
     pool.acknowledge([1, 7, 20])
     assert last_batch(query) == [n for n in range(1, 21) if n not in (1, 7, 20)]
@@ -280,11 +280,11 @@ def test_a_consumer_that_was_created_again_gets_no_committed_message(
     pool: Pool, query: SharedQuery
 ) -> None:
     pool.stream.fill(30)
-    query.trigger()
+    query.run_batch()
     pool.stream.publisher.api(f"CONSUMER.DELETE.{pool.name}.{POOL}")
     pool.create_consumer()
     pool.acknowledge(pool.take(2))
-    query.trigger()
+    query.run_batch()
     assert query.plain == list(range(1, 31))
     query.planner.commit(query.offset(1))
     assert pool.left == []
@@ -296,10 +296,10 @@ def test_where_messages_cannot_be_deleted_they_come_once_more(
     pool = Pool(stream, admin, stream={"deny_delete": True})
     query = SharedQuery(pool)
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
     pool.stream.publisher.api(f"CONSUMER.DELETE.{pool.name}.{POOL}")
     pool.create_consumer()
-    assert query.trigger()
+    query.run_batch()
     query.kill()
     assert "delivers 5 messages of a committed micro-batch once more" in caplog.text
     # The query acknowledges them with the next batch.
@@ -313,12 +313,12 @@ def test_the_messages_of_a_stream_that_was_created_again_are_not_acknowledged(
     pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
     pool.stream.delete()
     pool.stream.create()
     pool.create_consumer()
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
     assert "was deleted and created again" in caplog.text
     # Their sequences are the same, and yet they are other messages: the second batch has them.
     assert query.idempotent == {0: [1, 2, 3, 4, 5], 1: [1, 2, 3, 4, 5]}
@@ -330,7 +330,7 @@ def test_a_batch_of_a_stream_that_was_created_again_is_empty_when_it_comes_again
     pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
     restarted(query)
     pool.stream.delete()
     pool.stream.create()
@@ -346,7 +346,7 @@ def test_a_stream_that_is_created_again_between_two_tries_to_acknowledge(
     pool: Pool, query: SharedQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
 
     def lost(connection: Connection, *_: object, context: str) -> None:
         monkeypatch.undo()
@@ -367,7 +367,7 @@ def test_a_lost_tail_is_not_acknowledged(
 ) -> None:
     """As after a power failure: the stream ends before the last message, or has another there."""
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
     ends = query.offset(0)
     position, held = ends.streams[pool.name], ends.held[pool.name]
     planner = restarted(query)
@@ -400,7 +400,7 @@ def test_the_longer_form_of_reply_subjects(admin: JetStreamAdmin) -> None:
         pool = Pool(lambda **config: Stream(server.url, "JOBS", publisher, **config), own)
         pool.stream.fill(5)
         query = SharedQuery(pool)
-        query.trigger()
+        query.run_batch()
         tokens = query.offset(0).held["JOBS"].ack.split(".")
         assert (len(tokens), tokens[-2:]) == (6, ["JOBS", POOL])
         planner = restarted(query)
@@ -428,7 +428,7 @@ def test_three_replicas() -> None:
         cluster.wait_ready()
         pool.stream.fill(60)
         query = SharedQuery(pool)
-        wait_until(query.trigger, "a batch")
+        query.run_batch()
         planner = restarted(query)
         pool.acknowledge(range(1, 11))
         pool.holds(*range(11, 61))
@@ -516,7 +516,7 @@ def test_an_older_spark_is_refused(pool: Pool) -> None:
 
 def test_checkpoints_of_other_queries(pool: Pool, stream: MakeStream, query: SharedQuery) -> None:
     pool.stream.fill(5)
-    query.trigger()
+    query.run_batch()
     shared, plain = query.offset(0), Offset(query.offset(0).streams)
     pool.stream.publisher.api(
         f"CONSUMER.DELETE.{pool.name}.{POOL}"
