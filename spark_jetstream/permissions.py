@@ -335,6 +335,24 @@ def durable_queue(names: Names) -> Lines:
     )
 
 
+def share(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_INFO), "whether it is still the same stream")
+    yield Permission(
+        names.api(jsapi.CONSUMER_INFO, consumer=names.durable), "the settings of the consumer"
+    )
+    yield Permission(names.api(jsapi.CONSUMER_NEXT, consumer=names.durable), "its messages")
+    yield Permission(
+        f"$JS.ACK.{names.stream}.{names.durable}.>", "acknowledgements and signs of life"
+    )
+    yield Permission(names.api(jsapi.MESSAGE_GET), "the messages of a micro-batch that comes again")
+    yield Permission(
+        names.api(jsapi.MESSAGE_DELETE),
+        "remove committed messages after the consumer was created again",
+        without="a consumer that is created again delivers the messages of the last micro-batch "
+        "once more",
+    )
+
+
 def _kv(names: Names) -> Names:
     keys = [f"$KV.{names.bucket}.{key}" for key in names.subjects or ()]
     # Without keys the consumer of a read may have the filter of all keys, or none.
@@ -625,6 +643,7 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
         "keep a query's position (durable) on a work queue, beside reading it",
         durable_queue,
     ),
+    "share": ("share a consumer of a work queue with other clients (share)", share),
     "starting-consumer": (
         "begin after what a consumer has acknowledged (startingConsumer), beside reading the stream",
         starting_consumer,
@@ -702,8 +721,8 @@ def needed(
     The purposes durable, durable-queue, starting-consumer and find-streams have only what they need
     beside read or read-direct; `merged` combines sets.
 
-    ``stream`` and ``durable`` are ``*`` for any. ``durable`` is the consumer of option durable or of
-    startingConsumer. ``subjects`` depends on the purpose:
+    ``stream`` and ``durable`` are ``*`` for any. ``durable`` is the consumer of option durable, share
+    or startingConsumer. ``subjects`` depends on the purpose:
 
     - the filters of a read (option subjects); empty for none, None for any
     - the subjects of the rows of a write; wildcards are allowed

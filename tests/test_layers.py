@@ -93,6 +93,7 @@ PURE = (
         f"source.{name}"
         for name in ("offsets", "ranges", "splits", "admission", "search", "continuity")
     ),
+    "source.shared.held",
     "buckets.kv",
     "admin.rates",
     "monitoring.stream_lag",

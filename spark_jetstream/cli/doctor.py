@@ -79,6 +79,10 @@ def examine(
         str | None,
         consumer_option(help="Option startingConsumer; implies --for read."),
     ] = None,
+    share: Annotated[
+        str | None,
+        consumer_option(help="Option share; implies --for share."),
+    ] = None,
     spark: Annotated[
         bool | None,
         Option(
@@ -117,6 +121,7 @@ def examine(
         tuple(filters or ()),
         durable,
         starting_consumer,
+        share,
     )
     examination = Examination(run.given, os.environ, job.completed(), spark=spark)
     findings: list[tuple[str, Finding]] = []

@@ -34,6 +34,8 @@ from spark_jetstream.protocol.features import Feature
 
 log = logging.getLogger(__name__)
 
+_CONFIRMED_TOGETHER = 1000  # publishes whose answers are under way at the same time
+
 
 class Question(NamedTuple):
     """A request that changes nothing on the server; `context` is that of `Connection.request`."""
@@ -177,17 +179,42 @@ class Connection:
                 replies.append(error)
         return replies
 
+    def confirm(self, subjects: Sequence[str], payload: bytes, *, context: str) -> None:
+        """Publish the same payload to each subject, and wait until each has an answer.
+
+        `context` is that of `request`. Raises what `request` raises, for the first that fails.
+        """
+        seconds = self.options.request_timeout
+
+        async def gather(some: Sequence[str]) -> list[bytes | BaseException]:
+            requests = [self._requests.request(each, payload, context, seconds) for each in some]
+            return await asyncio.gather(*requests, return_exceptions=True)
+
+        for first in range(0, len(subjects), _CONFIRMED_TOGETHER):
+            portion = subjects[first : first + _CONFIRMED_TOGETHER]
+            for answer in self._loop.run(gather(portion), seconds + 5):
+                # As in `request`: a dead connection looks like a server that does not answer.
+                if isinstance(answer, RequestTimeout):
+                    self.check()
+                if isinstance(answer, BaseException):
+                    raise answer
+
     def post(self, subject: str) -> None:
         """Publish an empty message that nobody answers; does not wait.
 
         A cut may lose it, and a failure is logged.
         """
+        self.post_all([subject], b"")
+
+    def post_all(self, subjects: Sequence[str], payload: bytes) -> None:
+        """Publish the same payload to each subject, as `post` does."""
 
         def publish() -> None:
-            try:
-                self._login.publish(subject, b"")
-            except (nats.errors.Error, OSError, ValueError) as error:
-                log.info("cannot publish to %s: %s", subject, error_text(error))
+            for subject in subjects:
+                try:
+                    self._login.publish(subject, payload)
+                except (nats.errors.Error, OSError, ValueError) as error:
+                    log.info("cannot publish to %s: %s", subject, error_text(error))
 
         self._loop.soon(publish)
 

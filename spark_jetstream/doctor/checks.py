@@ -35,6 +35,7 @@ from spark_jetstream.doctor.permissions import (
     check_permissions,
     who_am_i,
 )
+from spark_jetstream.doctor.sharing import check_shared
 from spark_jetstream.doctor.spark import Python
 from spark_jetstream.errors import (
     JetStreamError,
@@ -262,6 +263,8 @@ class Examination:
         yield from check_stream(info, self.job, self._usage, admin.options)
         if self.job.starting_consumer is not None:
             yield from check_handover(admin, info, self.job, self.job.starting_consumer)
+        if self.job.share is not None:
+            yield from check_shared(admin, name, self.job.share)
 
     def _missing_stream(self, error: StreamNotFound, options: ConnectionOptions) -> Finding:
         # The job makes the stream.
@@ -426,7 +429,9 @@ def check_stream(
 def read_use(purposes: frozenset[str]) -> Read:
     """Return the use of a stream by a job that reads: a batch, or with ``durable`` a query."""
     durable = "durable" in purposes
-    return Read(batch=not durable, reserved=durable, direct="direct" in purposes)
+    shared = "share" in purposes
+    direct = "direct" in purposes
+    return Read(batch=not (durable or shared), reserved=durable, direct=direct, shared=shared)
 
 
 def write_use(job: Job, options: ConnectionOptions) -> Write:
@@ -521,6 +526,10 @@ def _check_reading(
     """Check that the stream can be read, and that committing does not fail."""
     use = read_use(purposes)
     found = faults(state, use)
+    if StreamFault.NO_QUEUE in found:
+        text = f"{state.retention} retention: a query shares a consumer of a work queue only"
+        yield failed("retention", text, "leave out option share: the query reads all messages")
+        return
     yield _check_retention(state, purposes, reserved=StreamFault.NOT_RESERVED not in found)
     if use.reserved and refuses_commits(state):
         text = "deny_purge is set, and committing removes messages of a work queue by purging"

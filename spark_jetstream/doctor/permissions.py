@@ -21,6 +21,7 @@ _OF_STREAMS: Mapping[str, tuple[str, ...]] = {
     "read": ("read",),
     "direct": ("read-direct",),
     "durable": ("read", "durable"),  # or others: `Job.permissions`
+    "share": ("share",),
     "write": ("write",),
     "exactly-once": ("write-exactly-once",),
     "ensure": ("ensure-stream",),
@@ -43,7 +44,7 @@ _WITHOUT_STREAM: Mapping[str, tuple[str, ...]] = {
 
 PURPOSES = tuple(_OF_STREAMS)
 """The values of ``--for``."""
-READING = frozenset({"read", "direct", "durable"})
+READING = frozenset({"read", "direct", "durable", "share"})
 WRITING = frozenset({"write", "exactly-once"})
 #: Sets of permissions whose subjects are those of rows; other sets have the filters of a read.
 _SETS_FOR_ROWS = frozenset({"write", "write-exactly-once", "kv-write"})
@@ -56,7 +57,8 @@ class Job:
     """The purposes of a job (`PURPOSES`), and its stream, bucket or object bucket, or none of them.
 
     ``subject`` is where rows go, and ``filters`` are option subjects of a read.
-    ``starting_consumer`` is the consumer after which a read begins (option startingConsumer).
+    ``starting_consumer`` is the consumer after which a read begins (option startingConsumer), and
+    ``share`` the consumer that a query shares (option share).
     """
 
     purposes: tuple[str, ...]
@@ -67,6 +69,7 @@ class Job:
     filters: tuple[str, ...] = ()
     durable: str | None = None
     starting_consumer: str | None = None
+    share: str | None = None
 
     def completed(self) -> Job:
         """Return the job with the purposes that its other fields imply. Raises `OptionError`."""
@@ -85,6 +88,8 @@ class Job:
             )
         if self.starting_consumer is not None and self.stream is None:
             raise OptionError("--starting-consumer needs --stream, whose consumer it names")
+        if self.share is not None and self.stream is None:
+            raise OptionError("--share needs --stream, whose consumer it names")
         return replace(self, purposes=tuple(dict.fromkeys(purposes)))
 
     def _implied_purposes(self) -> list[str]:
@@ -93,6 +98,8 @@ class Job:
             purposes.append("write")
         if self.durable is not None:
             purposes.append("durable")
+        if self.share is not None:
+            purposes.append("share")
         if self.starting_consumer is not None and READING.isdisjoint(purposes):
             purposes.append("read")
         if not purposes and self.stream_name is not None:
@@ -185,7 +192,7 @@ class Job:
             stream=self.stream or "*",
             bucket=bucket,
             subjects=self._rows if name in _SETS_FOR_ROWS else self.filters,
-            durable=self.durable or "*",
+            durable=(self.share if name == "share" else self.durable) or "*",
             inbox_prefix=options.inbox_prefix,
             prefix=prefix,
         )

@@ -32,6 +32,7 @@ from spark_jetstream.options.specs import (
 )
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.protocol.conventions import dead_letter_stream
+from spark_jetstream.protocol.fitness import SHARED_MESSAGES
 from spark_jetstream.protocol.stream import ReadWith
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.schema import (
@@ -83,6 +84,11 @@ _POSITIONS = (
 _TASKS = ("minPartitions", "maxMessagesPerPartition")
 
 
+# The driver holds a micro-batch with option share as a whole.
+_SHARED_BYTES = 64 << 20
+_MOST_SHARED = 1_000_000  # that one offset holds (source.shared.held)
+
+
 class Dataset(NamedTuple):
     """The dataset of a query, as far as the other options depend on it.
 
@@ -119,6 +125,7 @@ DATASETS: Mapping[str, Dataset] = {
     "counters": Dataset(
         COUNTER_COLUMNS, "counters", _NOT_FOR_COUNTERS, COUNTER_COLUMNS, history="changes"
     ),
+    "share": Dataset(COLUMNS, "share"),
     "streams": Dataset(COLUMNS, "stream"),
 }
 
@@ -180,6 +187,14 @@ class SourceOptions(SideOptions):
         only="stream",
         instead="a batch keeps no position",
     )
+    share: str | None = option(
+        "name of a pull consumer of a work queue that the query shares with other clients: each "
+        "message goes to one of them, and the query acknowledges it when its micro-batch is "
+        "committed; needs Spark 4.2",
+        Name("consumer", single=True),
+        only="stream",
+        instead="a batch acknowledges nothing",
+    )
     # From where to where.
     starting_offsets: Bound = option(
         "first sequence to read of each stream; `latest` only in a streaming query",
@@ -214,12 +229,13 @@ class SourceOptions(SideOptions):
     )
     # How much goes into one micro-batch.
     max_messages_per_trigger: int | None = option(
-        "maximum matching messages per micro-batch",
+        "maximum matching messages per micro-batch; with `share` 10000 unless given",
         Whole(1),
         **_OF_STREAM,
     )
     max_bytes_per_trigger: int | None = option(
-        "maximum bytes per micro-batch, by the mean size of the stream's messages",
+        "maximum bytes per micro-batch, by the mean size of the stream's messages; with `share` of "
+        "the messages themselves, and 64m unless given",
         Size(1, 1 << 50),
         **_OF_STREAM,
     )
@@ -326,6 +342,16 @@ class SourceOptions(SideOptions):
     def of_bucket(self) -> bool:
         """Whether a bucket is read."""
         return self.chosen_by in ("bucket", "objectBucket")
+
+    @property
+    def shared_messages(self) -> int:
+        """How many messages a micro-batch with option share takes at most."""
+        return self.max_messages_per_trigger or SHARED_MESSAGES
+
+    @property
+    def shared_bytes(self) -> int:
+        """How many bytes a micro-batch with option share takes at most, but for a large message."""
+        return self.max_bytes_per_trigger or _SHARED_BYTES
 
     @property
     def finds_streams(self) -> bool:
@@ -474,6 +500,24 @@ class SourceOptions(SideOptions):
                 message = f'option {option} gives no {value} for {noun} "{name}"'
                 raise OptionError(message, option=option)
         return values
+
+    @model_validator(mode="after")
+    def _check_shared(self) -> SourceOptions:
+        if self.share is None:
+            return self
+        if len(self.streams) > 1:
+            raise OptionError(
+                "option share needs one stream, whose consumer it names; option stream names "
+                f"{', '.join(self.streams)}",
+                option="stream",
+            )
+        if self.shared_messages > _MOST_SHARED:
+            raise OptionError(
+                f"option maxMessagesPerTrigger is at most {_MOST_SHARED} with share, not "
+                f"{self.shared_messages}: the checkpoint names each message",
+                option="maxMessagesPerTrigger",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_portions(self) -> SourceOptions:

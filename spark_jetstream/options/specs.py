@@ -230,6 +230,21 @@ def _parsed(spec: OptionSpec, value: object) -> object:
 #: The options that name the things to read or to write.
 WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket", "deadLettersOf")
 
+#: Options that mean nothing for a query that takes its messages from a shared consumer. The consumer
+#: has the filters and the beginning. Others acknowledge messages, which then look like lost ones.
+NOT_SHARED = (
+    "durable",
+    "subjects",
+    "readWith",
+    "fetchTimeout",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingConsumer",
+    "failOnDataLoss",
+    "minMessagesPerTrigger",
+    "counters",
+)
+
 #: Pairs of which one at most may be given.
 EXCLUSIVE: tuple[tuple[str, str], ...] = (
     # Both name the prefix of the API.
@@ -257,6 +272,8 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
         ("streamPattern", "streamMetadata", "bucket", "objectBucket", "deadLettersOf"),
         ("startingConsumer",),
     ),
+    *product(("streamPattern", "streamMetadata", "bucket", "objectBucket"), ("share",)),
+    *product(("share",), NOT_SHARED),
 )
 
 #: The error of a source without an option of `WHAT`.

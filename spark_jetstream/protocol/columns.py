@@ -32,7 +32,8 @@ class Acks:
     def __init__(self, frames: Frames) -> None:
         self._lines = frames.lines
         self._separators = frames.separators
-        dots = frames.reply_dots
+        self._reply = frames.reply
+        self._dots = dots = frames.reply_dots
         version1 = dots == ack_subject.V1_DOTS
         # bool (n,): a newer server may add tokens at the end of the second form.
         known = version1 | (dots >= ack_subject.V2_DOTS)
@@ -57,6 +58,12 @@ class Acks:
         if not good.all():
             raise ProtocolError(ack_subject.NO_NUMBER)
         return value
+
+    def first(self) -> str:
+        """The reply subject of the first message."""
+        begin = self._separators[self._reply[0]] + 1
+        end = self._separators[self._reply[0] + self._dots[0] + 1]
+        return self._lines[begin:end].tobytes().decode("utf-8", "replace")
 
     def sequences(self) -> IntArray:
         """Stream sequences, int64, length n."""

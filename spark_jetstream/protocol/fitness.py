@@ -6,10 +6,10 @@ its own words, with the names of options or of a job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import covers
@@ -31,6 +31,8 @@ class StreamFault(Enum):
     # Of a read:
     NOT_RESERVED = "it is a work queue, and nothing reserves its messages for the query"
     NO_DIRECT_GETS = "it is read by Direct Gets, and does not allow them (allow_direct)"
+    # Of a read that shares a consumer:
+    NO_QUEUE = "it is no work queue, and keeps messages that were acknowledged (retention)"
 
 
 Order = tuple[StreamFault, ...]
@@ -79,13 +81,15 @@ class Read:
     ``batch``: it takes no part in the commits of a stream. ``reserved``: a durable consumer keeps
     the messages of a work queue for the query. ``direct``: tasks read with Direct Gets, and create
     no consumers. ``endangered``: they must, because the server may purge the stream when the
-    consumers of tasks are deleted.
+    consumers of tasks are deleted. ``shared``: a consumer deals the messages of a work queue out to
+    the query and to other clients.
     """
 
     batch: bool
     reserved: bool = False
     direct: bool = False
     endangered: bool = False
+    shared: bool = False
 
 
 def faults(state: StreamSummary, use: Write | Read) -> list[StreamFault]:
@@ -129,6 +133,10 @@ def forgets(state: StreamSummary) -> list[StreamFault]:
 
 
 def _faults_of_read(state: StreamSummary, use: Read) -> Iterator[StreamFault]:
+    if use.shared:
+        if state.retention != "workqueue":
+            yield StreamFault.NO_QUEUE
+        return
     # A batch that creates no consumer only looks at the messages.
     looks = use.batch and use.direct
     if state.retention == "workqueue" and not (use.reserved or looks):
@@ -150,6 +158,64 @@ def refuses_commits(state: StreamSummary) -> bool:
 def drops_rows(state: StreamSummary) -> bool:
     """Whether the stream acknowledges messages and drops them: it keeps them for consumers."""
     return state.retention == "interest" and not state.consumers
+
+
+class ConsumerFault(Enum):
+    """Why a query cannot share a consumer with other clients."""
+
+    PUSH = "it pushes its messages (deliver_subject): a query pulls them"
+    UNACKNOWLEDGED = "its ack_policy is not explicit: the query acknowledges single messages"
+    HEADERS_ONLY = "it delivers no payloads (headers_only)"
+    PRIORITIES = "it serves only pulls that name a priority group (priority_policy)"
+    TEMPORARY = "the server deletes it when nobody pulls for a while (inactive_threshold)"
+    IMPATIENT = "it gives messages to others after less than 30 seconds (ack_wait, or backoff)"
+
+
+SHARED_MESSAGES = 10_000
+"""How many messages of a shared consumer a micro-batch takes at most, unless the query says so."""
+SHORTEST_LAPSE = 30.0
+"""Seconds that a shared consumer must wait for an acknowledgement at least."""
+_ACK_WAIT = 30 * 10**9  # ns: the server's default
+
+
+def lapse_of(config: Mapping[str, Any]) -> float:
+    """Return after how many seconds at the earliest a consumer delivers a message again."""
+    waits = [config.get("ack_wait") or _ACK_WAIT, *(config.get("backoff") or ())]
+    return float(min(waits)) / 1e9
+
+
+def consumer_faults(config: Mapping[str, Any]) -> list[ConsumerFault]:
+    """Return what is wrong with a consumer's configuration for a query that shares it."""
+    wrong = {
+        ConsumerFault.PUSH: bool(config.get("deliver_subject")),
+        ConsumerFault.UNACKNOWLEDGED: config.get("ack_policy") != "explicit",
+        ConsumerFault.HEADERS_ONLY: bool(config.get("headers_only")),
+        ConsumerFault.PRIORITIES: config.get("priority_policy", "none") not in ("", "none"),
+        ConsumerFault.TEMPORARY: bool(config.get("inactive_threshold")),
+        ConsumerFault.IMPATIENT: lapse_of(config) < SHORTEST_LAPSE,
+    }
+    return [fault for fault, is_wrong in wrong.items() if is_wrong]
+
+
+def consumer_cautions(config: Mapping[str, Any], messages: int) -> list[str]:
+    """Return what may go wrong with a consumer that is shared, as sentences without a period.
+
+    ``messages`` are those that a micro-batch takes at most.
+    """
+    cautions = []
+    most = config.get("max_deliver") or -1
+    if most > 0:
+        cautions.append(
+            f"it gives a message up after {most} deliveries (max_deliver), and each kill of a query "
+            "counts as one"
+        )
+    pending = config.get("max_ack_pending") or 0
+    if 0 < pending < messages:
+        cautions.append(
+            f"all of its clients together hold at most {pending} messages (max_ack_pending), and a "
+            f"micro-batch alone takes up to {messages}"
+        )
+    return cautions
 
 
 def removing_setting(state: StreamSummary) -> StreamFault | None:

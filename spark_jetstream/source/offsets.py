@@ -13,10 +13,12 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from spark_jetstream.errors import JetStreamError
+from spark_jetstream.source.shared.held import FIELDS as HELD_FIELDS
+from spark_jetstream.source.shared.held import Held
 
-#: The format of an offset with `Offset.cuts`, and the newest that `Offset.from_json` reads. One
-#: without cuts has format 1.
-VERSION = 2
+#: The newest format that `Offset.from_json` reads: that of an offset with `Offset.held`. One with
+#: `Offset.cuts` has format 2, and one with neither has format 1.
+VERSION = 3
 
 Cuts = tuple[int, ...]
 """The tasks of a range: ``(first, tasks, end)``, or ``(first, tasks, end, tasks, end, ...)``.
@@ -35,6 +37,8 @@ _LAST_SEQUENCE = 2**64 - 1
 _LAST_NANOSECOND = 2**63 - 1
 
 _FIELDS = ("next", "created", "last_timestamp")
+# Each format has "version", "streams", and these.
+_MORE_FIELDS = {1: (), 2: ("cuts",), 3: ("held",)}
 
 #: What to do about an offset that cannot be used: the end of each `OffsetError` of a checkpoint.
 REMEDY = "restore the checkpoint from a backup, or start the query with a new one"
@@ -89,19 +93,24 @@ class Offset:
     ``streams`` and ``cuts`` are read-only and sorted by name. ``cuts`` has each stream that the
     micro-batch reads; it is empty if that is not decided yet. Offsets with the same positions are
     equal, whatever their cuts.
+
+    ``held`` has the messages that the micro-batch has reserved, for the one stream of a query with
+    option share. It has no cuts then, and the position names the last of these messages.
     """
 
     streams: Mapping[str, StreamPosition]
     cuts: Mapping[str, Cuts] = field(default_factory=dict, compare=False)
+    held: Mapping[str, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # The only way to set an attribute of a frozen class.
         object.__setattr__(self, "streams", _sorted(self.streams))
         object.__setattr__(self, "cuts", _sorted(self.cuts))
+        object.__setattr__(self, "held", _sorted(self.held))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy does not pickle.
-        return Offset, (dict(self.streams), dict(self.cuts))
+        return Offset, (dict(self.streams), dict(self.cuts), dict(self.held))
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark takes it: dictionaries, integers and strings.
@@ -109,16 +118,21 @@ class Offset:
         The keys are in canonical order.
         """
         streams = {name: _fields_of(position) for name, position in self.streams.items()}
+        if self.held:
+            held = {name: some.to_json() for name, some in self.held.items()}
+            return {"version": 3, "streams": streams, "held": held}
         if not self.cuts:
             return {"version": 1, "streams": streams}
         cuts = {name: list(some) for name, some in self.cuts.items()}
-        return {"version": VERSION, "streams": streams, "cuts": cuts}
+        return {"version": 2, "streams": streams, "cuts": cuts}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Offset:
         """Read what `to_json` wrote. Raises `OffsetError` for anything else."""
         try:
             positions = _positions(content)
+            if "held" in content:
+                return cls(positions, held=_held(content["held"], positions))
             if "cuts" not in content:
                 return cls(positions)
             return cls(positions, _cuts(content["cuts"], positions))
@@ -139,13 +153,11 @@ def _fields_of(position: StreamPosition) -> dict[str, Any]:
 
 
 def _positions(content: Mapping[str, Any]) -> dict[str, StreamPosition]:
-    """Return the positions of an offset's JSON, of which all but the cuts is checked."""
+    """Return the positions of an offset's JSON, of which all but cuts and held is checked."""
     if not isinstance(content, Mapping):
         raise OffsetError(f"an offset must be a JSON object, not {_shown(content)}")
     _check_version(content)
-    expected: tuple[str, ...] = ("version", "streams")
-    if content["version"] == VERSION:
-        expected = (*expected, "cuts")
+    expected = ("version", "streams", *_MORE_FIELDS[content["version"]])
     _check_fields(content, expected, "the offset")
     streams = content["streams"]
     if not isinstance(streams, Mapping):
@@ -227,6 +239,28 @@ def _are_cuts(cuts: list[Any], end: int) -> bool:
         if count > following - first:
             return False
     return sequences[-1] == end and sum(tasks) <= _MOST_TASKS
+
+
+def _held(content: Any, positions: Mapping[str, StreamPosition]) -> dict[str, Held]:
+    if not isinstance(content, Mapping) or not content or set(content) != set(positions):
+        raise OffsetError(
+            f"'held' of an offset must be a JSON object of all of its streams, not {_shown(content)}"
+        )
+    return {name: _held_of(name, fields, positions[name]) for name, fields in content.items()}
+
+
+def _held_of(name: str, fields: Any, position: StreamPosition) -> Held:
+    where = f"'held' of stream {name}"
+    if not isinstance(fields, Mapping):
+        raise OffsetError(f"{where} must be a JSON object, not {_shown(fields)}")
+    _check_fields(fields, HELD_FIELDS, where)
+    try:
+        held = Held.from_json(fields)
+    except ValueError as error:
+        raise OffsetError(f"{where}: {error}") from None
+    if held.sequences and position.next != held.sequences[-1] + 1:
+        raise OffsetError(f"{where} must end before 'next', which is {position.next}")
+    return held
 
 
 def _shown(value: object) -> str:

@@ -380,6 +380,12 @@ class Planner:
         an outage.
         """
         self._requests.first = None
+        if offset.held:
+            raise OptionError(
+                "the checkpoint is that of a query with option share, which cannot be left out "
+                "later: set it again, or start the query with a new checkpoint",
+                option="share",
+            )
         gone = [name for name in offset.streams if not self._may_read(name)]
         kind = self.options.chosen_by
         # Only a query that finds its streams may have none.

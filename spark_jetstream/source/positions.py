@@ -117,6 +117,7 @@ def read_use(options: SourceOptions, *, endangered: bool = False) -> Read:
     return Read(
         batch=not options.streaming,
         reserved=options.durable is not None,
+        shared=options.share is not None,
         direct=options.read_with == "direct",
         endangered=endangered,
     )
@@ -127,6 +128,13 @@ def check_retention(state: StreamSummary, options: SourceOptions, use: Read) -> 
     for fault in faults(state, use):
         if fault is StreamFault.NOT_RESERVED:
             raise _not_reserved(state, options)
+        if fault is StreamFault.NO_QUEUE:
+            raise OptionError(
+                f"stream {state.name} has {state.retention} retention, and option share needs a "
+                "work queue, which removes each message that was acknowledged: leave the option "
+                "out, and the query reads all messages of the stream",
+                option="share",
+            )
         raise _not_direct(state, endangered=use.endangered)
 
 
@@ -146,7 +154,8 @@ def _not_reserved(state: StreamSummary, options: SourceOptions) -> OptionError:
         )
     return OptionError(
         f"stream {state.name} has work-queue retention: reading it needs the option durable, the "
-        "name of the consumer that reserves its messages for this query",
+        "name of the consumer that reserves its messages for this query, or share, the name of a "
+        "consumer whose messages other clients get as well",
         option="durable",
     )
 

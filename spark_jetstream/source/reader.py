@@ -33,6 +33,7 @@ from spark_jetstream.source.kinds.kind import Access, Driver, ReadKind, TaskInpu
 from spark_jetstream.source.limits import PLAN_LIMITS, PlanLimits
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
+from spark_jetstream.source.shared.planner import SharedPlanner
 from spark_jetstream.spark_process import ease_next_tasks, find_file, log_as_spark
 
 try:
@@ -72,7 +73,7 @@ class _Source:
         """
         self._raw = hidden(options)
         self._fields = running_engine().given_fields(schema)
-        self._planner: Planner | None = None
+        self._planner: Planner | SharedPlanner | None = None
         self._prepare = prepare
 
     def __getstate__(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class _Source:
         """The names of the columns to read, in the schema's order. Raises `SchemaError`."""
         return tuple(self.schema.names)
 
-    def open_planner(self, *, resumed: bool = False) -> Planner:
+    def open_planner(self, *, resumed: bool = False) -> Planner | SharedPlanner:
         """Return the planner. The first call connects, ensures the streams, and looks a bucket up.
 
         With `resumed` the query has a checkpoint: it has reached its server before, and waits for
@@ -112,7 +113,10 @@ class _Source:
             if self._prepare is not None:
                 self._prepare(self.options, resumed)
             options = self.kind.with_filters(self._requests(resumed=resumed))
-            self._planner = Planner(options, self._connect, limits=self.limits)
+            if options.share is not None:
+                self._planner = SharedPlanner(options, self._connect, self.columns)
+            else:
+                self._planner = Planner(options, self._connect, limits=self.limits)
         return self._planner
 
     def _requests(self, *, resumed: bool = False) -> Requests:
@@ -179,7 +183,10 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     def _plan_ranges(self) -> list[SequenceRange]:
         with self.kind.suggesting(self._connect):
-            return self.open_planner().batch_ranges()
+            planner = self.open_planner()
+            # Option share belongs to streaming queries.
+            assert isinstance(planner, Planner)
+            return planner.batch_ranges()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task.
@@ -214,14 +221,17 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
         return [InputPartition(part if part.width else None) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Move the durable consumers (option durable): everything before `end` is in the sink."""
+        """Tell the server that everything before `end` is in the sink (options durable, share)."""
         self.open_planner(resumed=True).commit(Offset.from_json(end))
 
     def stop(self) -> None:
-        """Replace the error of an offset that Spark's process cannot parse.
+        """Let go of reserved messages (option share).
 
-        Spark calls this while the error passes.
+        Replaces the error of an offset that Spark's process cannot parse: Spark calls this while
+        the error passes.
         """
+        if isinstance(self._planner, SharedPlanner):
+            self._planner.close()
         error = sys.exc_info()[1]
         if not isinstance(error, (ValueError, RecursionError)):
             return

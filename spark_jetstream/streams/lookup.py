@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _MOMENT = 2.0  # seconds for what only makes an error clearer
 _AT_ONCE = 16  # requests for messages that are under way at the same time
+_SINGLE_AT_ONCE = 128  # those for messages by their sequences, which cost the server less
 NAMES_PAGE = 1024
 """Names in a reply of STREAM.NAMES (nats-server: JSApiNamesLimit)."""
 #: What streams are, by the beginning of their names (ADR-8, ADR-20).
@@ -135,11 +136,16 @@ def _messages(
         Question(at, context, jsapi.request_body(**start, **{by: subject}))
         for context, subject in questions
     ]
+    return _answered(connection, asked, _AT_ONCE)
+
+
+def _answered(connection: Connection, asked: Sequence[Question], at_once: int) -> list[RawMessage]:
+    """Return the messages in the replies to requests of STREAM.MSG.GET, without those gone."""
     found: list[RawMessage] = []
     # The requests of a portion are under way together:
     # test_messages_of_several_filters_are_asked_for_together.
-    for first in range(0, len(asked), _AT_ONCE):
-        some = asked[first : first + _AT_ONCE]
+    for first in range(0, len(asked), at_once):
+        some = asked[first : first + at_once]
         for (_, context, _), reply in zip(some, connection.ask_all(some), strict=True):
             if isinstance(reply, MessageNotFound):
                 continue
@@ -177,6 +183,16 @@ def message(
     """Return one message of a stream, or None when it is gone, as `last_message` does."""
     context = f"get message {sequence} of stream {stream}"
     return _message(connection, stream, jsapi.request_body(seq=sequence), context, prefix)
+
+
+def messages(connection: Connection, stream: str, sequences: Sequence[int]) -> list[RawMessage]:
+    """Return the messages of a stream with these sequences, in this order, without those gone."""
+    at = jsapi.subject(connection.prefix, jsapi.MESSAGE_GET, stream)
+    asked = []
+    for sequence in sequences:
+        context = f"get message {sequence} of stream {stream}"
+        asked.append(Question(at, context, jsapi.request_body(seq=sequence)))
+    return _answered(connection, asked, _SINGLE_AT_ONCE)
 
 
 def _message(

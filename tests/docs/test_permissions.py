@@ -40,6 +40,7 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "worker": merged(
         need("read-direct", stream="JOBS"), need("durable-queue", stream="JOBS", durable="spark")
     ),
+    "sharer": need("share", stream="JOBS", durable="pool"),
     "prices_reader": need("kv-read", bucket="prices"),
     "prices_direct_reader": need("kv-read-direct", bucket="prices"),
     "prices_lookup": need("kv-lookup", bucket="prices"),

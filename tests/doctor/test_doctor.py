@@ -101,6 +101,37 @@ def test_a_healthy_server_has_no_trouble(nats_server: NatsServer, stream: MakeSt
     )
 
 
+def test_a_consumer_to_share(nats_server: NatsServer, stream: MakeStream) -> None:
+    """Whether it exists and has the right settings, and whether its stream is a work queue."""
+    jobs = stream(retention="workqueue")
+    given = ("--stream", jobs.name, "--share", "pool")
+    url = nats_server.url
+    advice = f"consumer add {jobs.name} pool --ack explicit --wait 5m"
+    wrong("share", 1, url, *given, text="pool", advice=advice)
+    with JetStreamAdmin(servers=url) as admin:
+        config: dict[str, Any] = {
+            "durable_name": "pool",
+            "ack_policy": "explicit",
+            "max_ack_pending": 10_000,
+        }
+        admin.consumers.create(jobs.name, ack_wait="5m", **config)
+        code, findings = look(url, *given)
+        assert (code, trouble(findings)) == (0, {})
+        assert findings["share"]["said"] == (
+            "consumer pool gives messages to others after 300 s without a sign of life"
+        )
+        assert f"$JS.ACK.{jobs.name}.pool.>" in findings
+        admin.consumers.update(jobs.name, "pool", max_deliver=3)
+        caution = "gives a message up after 3 deliveries (max_deliver)"
+        wrong("share", 0, url, *given, status="warning", text=caution, advice="edit consumer pool")
+        admin.consumers.update(jobs.name, "pool", max_deliver=-1, ack_wait="10s")
+        wrong("share", 1, url, *given, text="after less than 30 seconds", advice="change the")
+        orders = stream()
+        admin.consumers.create(orders.name, ack_wait="5m", **config)
+    given = ("--stream", orders.name, "--share", "pool")
+    wrong("retention", 1, url, *given, text="limits retention", advice="leave out option share")
+
+
 def test_a_consumer_to_begin_after(nats_server: NatsServer, stream: MakeStream) -> None:
     """Whether it exists, where the query begins, its filter, and a work queue, which needs none."""
     orders = stream()

@@ -111,6 +111,7 @@ def refuses_values(state: StreamSummary) -> bool:
         (("direct",), {"readWith": "direct"}, False),
         (("read", "durable"), {"durable": "d"}, True),
         (("direct", "durable"), {"durable": "d", "readWith": "direct"}, True),
+        (("share",), {"share": "c"}, True),
     ],
 )
 def test_the_doctor_and_the_source_agree(
@@ -159,6 +160,7 @@ def test_the_doctor_lists_all_faults_and_the_sink_raises_the_first() -> None:
 def test_each_fault_is_one_of_some_use_in_the_table(fault: StreamFault) -> None:
     uses: list[Read | Write] = [
         checks.read_use(frozenset({"read"})),
+        checks.read_use(frozenset({"share"})),
         checks.write_use(Job(("write",), "S", subject="s.a"), CONNECTION),
         checks.write_use(Job(("write",), object_bucket="b"), CONNECTION),
     ]

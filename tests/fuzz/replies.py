@@ -187,7 +187,14 @@ def trace(data: bytes) -> None:
         json.dumps([way.data(), way.accounts], ensure_ascii=False, allow_nan=False).encode()
 
 
-@target("offset", *_DEEP, b'"version":1', b'"next":1', mutate=change_json)
+@target(
+    "offset",
+    *_DEEP,
+    b'"version":1',
+    b'"next":1',
+    b'"count":1000000',
+    mutate=change_json,
+)
 def offset(data: bytes) -> None:
     """An offset of a checkpoint: written as it was read, or refused."""
     try:

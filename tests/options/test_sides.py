@@ -101,6 +101,7 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "startingOffsets": ('{"ORDERS": 1001}', {}, (("ORDERS", 1001),)),
     "startingTimestamp": ("2026-03-01T12:00:00Z", {}, 1_772_366_400_000_000_000),
     "startingConsumer": ('{"ORDERS": "billing"}', {}, (("ORDERS", "billing"),)),
+    "share": ("pool", {}, "pool"),
     "endingOffsets": ('{"ORDERS": 2001}', {}, (("ORDERS", 2001),)),
     "endingTimestamp": ("1772366400000", {}, 1_772_366_400_000_000_000),
     "failOnDataLoss": ("false", {}, False),
@@ -592,6 +593,21 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         {"counters": "true", "startingConsumer": "a"},
         "startingConsumer",
         "a batch with counters, which is read as a whole",
+    ),
+    # a consumer to share
+    (BATCH, {"share": "pool"}, "share", "a batch acknowledges nothing"),
+    (STREAM, {"share": "a,b"}, "share", "must name one consumer, not a list"),
+    (
+        STREAM,
+        {"stream": "A,B", "share": "pool"},
+        "stream",
+        "option share needs one stream, whose consumer it names; option stream names A, B",
+    ),
+    (
+        STREAM,
+        {"share": "pool", "maxMessagesPerTrigger": "1000001"},
+        "maxMessagesPerTrigger",
+        "option maxMessagesPerTrigger is at most 1000000 with share, not 1000001",
     ),
     # streams that are found
     (STREAM, {**NONE, "streamMetadata": "team"}, "streamMetadata", "must be key=value"),

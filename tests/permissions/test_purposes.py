@@ -317,6 +317,13 @@ CASES = [
     ),
     case("durable-queue", QUEUE, use.queue, lines=working()),
     case("durable-queue with a filter", QUEUE, FILTERED, lines=working("s.a")),
+    case(
+        "share",
+        use.shared_queue,
+        use.share,
+        {"MSG.DELETE": partial(use.share, left=use.MESSAGES)},
+        durable="c",
+    ),
     case("kv-read", use.bucket_kv, use.read_kv, bucket="b"),
     case("kv-read one key", use.bucket_kv, use.kv_keys, bucket="b", subjects=["x"]),
     case(

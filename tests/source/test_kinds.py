@@ -56,6 +56,7 @@ CHOOSING = {
     "object_bucket": {"objectBucket": "o"},
     "dead_letters_of": {"deadLettersOf": "S"},
     "counters": {"counters": "true"},
+    "share": {"share": "c"},
     "streams": {"stream": "S"},
 }
 #: Fields that change how the dataset of another field is read.
@@ -63,6 +64,7 @@ CHANGING = {
     ("as_of_revision", "bucket"),
     ("as_of_timestamp", "bucket"),
     ("counters", "streams"),
+    ("share", "streams"),
 }
 
 

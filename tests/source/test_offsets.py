@@ -4,11 +4,13 @@ text.
 
 from __future__ import annotations
 
+import base64
 import copy
 import io
 import json
 import pickle
 import struct
+import zlib
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.source.offsets import Offset, OffsetError, StreamPosition
 from spark_jetstream.source.reader import JetStreamStreamReader
+from spark_jetstream.source.shared.held import Held
 
 CREATED = "2026-02-03T04:05:06.123456789Z"
 
@@ -43,6 +46,18 @@ CUT = Offset(GOLDEN_OFFSET.streams, {"ORDERS": (11, 4, 501, 1, 1001)})
 GOLDEN_CUT = (
     GOLDEN.replace('"version": 1', '"version": 2').removesuffix("}")
     + ', "cuts": {"ORDERS": [11, 4, 501, 1, 1001]}}'
+)
+
+# The end of a micro-batch that has reserved messages of a shared consumer.
+HELD = Offset(
+    {"JOBS": StreamPosition(4202, CREATED, 1770091506000000001)},
+    held={"JOBS": Held(CREATED, "$JS.ACK.JOBS.pool", (4001, 4002, 4006, 4201))},
+)
+GOLDEN_HELD = (
+    '{"version": 3, "streams": {"JOBS": {"next": 4202,'
+    ' "created": "2026-02-03T04:05:06.123456789Z", "last_timestamp": 1770091506000000001}},'
+    ' "held": {"JOBS": {"consumer": "2026-02-03T04:05:06.123456789Z", "ack": "$JS.ACK.JOBS.pool",'
+    ' "first": 4001, "count": 4, "gaps": "eNpjZDnMCAABmwDK"}}}'
 )
 
 COLUMNS_SCHEMA = StructType().add("sequence", "long")
@@ -84,6 +99,19 @@ def test_the_golden_text() -> None:
     assert Offset.from_json(json.loads(GOLDEN)) == GOLDEN_OFFSET
     assert json.dumps(CUT.to_json()) == GOLDEN_CUT
     assert Offset.from_json(json.loads(GOLDEN_CUT)).cuts == CUT.cuts
+    assert json.dumps(HELD.to_json()) == GOLDEN_HELD
+    assert Offset.from_json(json.loads(GOLDEN_HELD)) == HELD
+
+
+def test_the_text_of_another_zlib_stays() -> None:
+    """Spark takes another text for the same position for new data."""
+    stored = base64.b64encode(zlib.compress(bytes([1, 4, 195, 1]), 0)).decode()
+    content = json.loads(GOLDEN_HELD)
+    assert content["held"]["JOBS"]["gaps"] != stored
+    content["held"]["JOBS"]["gaps"] = stored
+    offset = Offset.from_json(content)
+    assert offset == HELD
+    assert offset.to_json() == pickle.loads(pickle.dumps(offset)).to_json() == content
 
 
 @settings(deadline=None)
@@ -125,12 +153,26 @@ def cut(cuts: Any, name: str = "ORDERS") -> dict[str, Any]:
     return {**one(next=100), "version": 2, "cuts": {name: cuts}}
 
 
+def held(**changes: Any) -> dict[str, Any]:
+    """`GOLDEN_HELD` with other fields of what is held, or of the position."""
+    content: dict[str, Any] = json.loads(GOLDEN_HELD)
+    for name, value in changes.items():
+        place = content["streams" if name == "next" else "held"]["JOBS"]
+        place[name] = value
+    return content
+
+
+def packed(*varints: int) -> str:
+    """Distances as the text of an offset has them."""
+    return base64.b64encode(zlib.compress(bytes(varints), 9)).decode()
+
+
 #: Malformed offsets, each with a part of the error.
 BAD: list[tuple[Any, str]] = [
     ([], "must be a JSON object, not []"),
     ("x" * 100, "must be a JSON object, not 'xxx"),
     ({"streams": {}}, "has no field 'version'"),
-    ({"version": 3, "streams": {}, "more": 1}, "newer release of spark-jetstream (format 3"),
+    ({"version": 4, "streams": {}, "more": 1}, "newer release of spark-jetstream (format 4"),
     ({"version": True, "streams": {}}, "'version' of an offset must be an integer"),
     ({"version": 0, "streams": {}}, "at least 1, not 0"),
     ({"version": 1}, "lacks the field 'streams'"),
@@ -162,6 +204,36 @@ BAD: list[tuple[Any, str]] = [
         )
     ),
     ({**one(next=2**62), "version": 2, "cuts": {"ORDERS": [1, 10**6 + 1, 2**62]}}, "'cuts' of"),
+    ({**one(), "version": 3}, "the offset lacks the field 'held'"),
+    ({**one(), "version": 3, "held": {}}, "'held' of an offset must be a JSON object of all"),
+    ({**one(), "version": 3, "held": {"ORDERS": 5}}, "'held' of stream ORDERS must be a JSON"),
+    (held(next=4203), "'held' of stream JOBS must end before 'next', which is 4203"),
+    (held(more=1), "'held' of stream JOBS has the unknown field 'more'"),
+    (held(consumer=5), "'held' of stream JOBS: 'consumer' must be text"),
+    (held(consumer=""), "'consumer' must be a time as text"),
+    *(
+        (held(ack=bad), "'ack' must be the beginning of a reply subject")
+        for bad in (
+            "",
+            "jobs.a",
+            "$JS.ACK.JOBS",
+            "$JS.ACK.JOBS.>",
+            "$JS.ACK.d.JOBS.pool",
+            "$JS.ACK.a.",
+        )
+    ),
+    (held(first=True), "'first' must be an integer"),
+    (held(first=0), "its sequences must rise, from 1 to 2**63-1"),
+    (held(first=2**63), "its sequences must rise, from 1 to 2**63-1"),
+    (held(count=0), "'first' must be 0 and 'gaps' empty where 'count' is 0"),
+    (held(count=10**6 + 1), "'count' must be an integer from 0 to 1000000"),
+    *((held(count=bad), f"'gaps' must have {bad - 1} distances") for bad in (2, 3, 5)),
+    *(
+        (held(gaps=bad), "'gaps' must be compressed distances as base64")
+        for bad in ("x", "eHg=", packed(1, 4, 195, 1)[:-4], packed(*[1] * 100_000))
+    ),
+    (held(gaps=packed(1, 4, 195)), "'gaps' ends within a distance"),
+    (held(gaps=packed(1, 0, 195, 1)), "its sequences must rise"),
 ]
 
 

@@ -22,8 +22,8 @@ committed a batch. So long there is a file `folder/<query>.mended`.
 
 Once `folder/finish` exists, `folder/shown` gets what Spark shows of the queries, and each query
 reads to the end without limits. `folder/result.json` then has for each query the texts in its sink
-by the sink's own log, and the texts of a batch read. It has no batch read of a durable query, whose
-messages go, nor of a bucket. The columns of a Key-Value bucket are revision, key and value; those
+by the sink's own log, and the texts of a batch read. It has no batch read of a query that is
+durable or shares a consumer, whose messages go, nor of a bucket. The columns of a Key-Value bucket are revision, key and value; those
 of an Object Store bucket are 0, name, and the content without dots at its end.
 """
 
@@ -182,6 +182,7 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
     lenient = {
         name: source(spark, folder, {**given, "failOnDataLoss": "false"})
         for name, given in options.items()
+        if "share" not in given
     }
 
     ways: dict[str, dict[str, str]] = {name: {} for name in options}
@@ -232,7 +233,7 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
         # Read as a table of the sink: only the files in its log count.
         files = spark.read.schema("data binary").format("json").load(f"{folder}/rows/{name}")
         result[name] = {"rows": texts(files)}
-        if "stream" in given and "durable" not in given:
+        if "stream" in given and {"durable", "share"}.isdisjoint(given):
             result[name]["batch"] = texts(
                 spark.read.format("jetstream").options(**unlimited).load()
             )

@@ -220,6 +220,29 @@ def queue(account: Account) -> None:
     assert state(account)["messages"] == 0
 
 
+def shared_queue(account: Account) -> None:
+    account.make("S", retention="workqueue")
+    share_consumer(account)
+
+
+def share_consumer(account: Account) -> None:
+    config = {"durable_name": "c", "name": "c", "ack_policy": "explicit"}
+    account.ask("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config})
+
+
+def share(account: Account, left: int = 0) -> None:
+    """Two runs, and a commit after the consumer was created again."""
+    assert follow(account, "data", 2, fill, stream="S", share="c") == 2 * MESSAGES
+    assert state(account)["messages"] == 0
+    fill(account)
+    reader = JetStreamStreamReader({**account.login, "stream": "S", "share": "c"}, column("data"))
+    at = latest(reader, reader.initialOffset())
+    account.ask("CONSUMER.DELETE.S.c")
+    share_consumer(account)
+    reader.commit(at)
+    assert state(account)["messages"] == left
+
+
 # -- buckets --
 
 

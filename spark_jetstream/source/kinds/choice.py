@@ -12,6 +12,7 @@ from spark_jetstream.source.kinds.kind import ReadKind
 from spark_jetstream.source.kinds.messages import StreamMessages
 from spark_jetstream.source.kinds.objects import BucketObjects
 from spark_jetstream.source.kinds.past import PastKeys
+from spark_jetstream.source.kinds.shared import SharedMessages
 
 #: A key of `options.source.DATASETS` -> the class that reads the dataset.
 KINDS: Mapping[str, type[ReadKind]] = {
@@ -21,6 +22,7 @@ KINDS: Mapping[str, type[ReadKind]] = {
     "object_bucket": BucketObjects,
     "dead_letters_of": GivenUp,
     "counters": CounterValues,
+    "share": SharedMessages,
     "streams": StreamMessages,
 }
 

@@ -18,12 +18,17 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.source.advice import READERS
 from spark_jetstream.source.objects import ObjectGroup
+from spark_jetstream.source.shared.rows import SharedRows
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import nearest_stream
 from spark_jetstream.streams.pull import PullSettings
 
-TaskInput = SequenceRange | ObjectGroup | TablePart
-"""The input of one task: a range of a stream, objects, or the latest message of each subject."""
+TaskInput = SequenceRange | ObjectGroup | TablePart | SharedRows
+"""The input of one task.
+
+It is a range of a stream, some objects, the latest message of each subject, or the rows that the
+driver has fetched.
+"""
 
 _TOO_MUCH = (
     "if its log says Slow Consumer, a task asks for more at a time than the server's max_pending: "
@@ -147,6 +152,7 @@ class MessageKind(ReadKind):
 
     def read(self, part: TaskInput, access: Access) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the messages that a task pulls."""
+        assert not isinstance(part, SharedRows)
         for messages in self.pull(part, access):
             batch = self.batch(messages, part.stream, access.columns)
             if len(batch):

@@ -1,0 +1,1 @@
+"""Queries that share a work queue (option share)."""
