@@ -189,8 +189,7 @@ class SourceOptions(SideOptions):
     )
     share: str | None = option(
         "name of a pull consumer of a work queue that the query shares with other clients: each "
-        "message goes to one of them, and the query acknowledges it when its micro-batch is "
-        "committed; needs Spark 4.2",
+        "message goes to one of them; needs Spark 4.2",
         Name("consumer", single=True),
         only="stream",
         instead="a batch acknowledges nothing",

@@ -23,8 +23,9 @@ committed a batch. So long there is a file `folder/<query>.mended`.
 Once `folder/finish` exists, `folder/shown` gets what Spark shows of the queries, and each query
 reads to the end without limits. `folder/result.json` then has for each query the texts in its sink
 by the sink's own log, and the texts of a batch read. It has no batch read of a query that is
-durable or shares a consumer, whose messages go, nor of a bucket. The columns of a Key-Value bucket are revision, key and value; those
-of an Object Store bucket are 0, name, and the content without dots at its end.
+durable or shares a consumer, whose messages go, nor of a bucket. The columns of a Key-Value bucket
+are revision, key and value; those of an Object Store bucket are 0, name, and the content without
+dots at its end.
 """
 
 from __future__ import annotations
