@@ -102,7 +102,7 @@ _LOOK_AT_STREAMS = (
     _NeededSubject(jsapi.STREAM_INFO, "streams.load, subjects, replicas, origins, plan"),
 )
 _ENSURE = (
-    _NeededSubject(jsapi.STREAM_INFO, "whether it is there, and as described"),
+    _NeededSubject(jsapi.STREAM_INFO, "whether it exists as described"),
     _NeededSubject(jsapi.STREAM_CREATE, "create it"),
 )
 #: Purposes, or parts of some, that need a subject for each of their uses.
@@ -122,7 +122,7 @@ _LISTED: Mapping[str, Sequence[_NeededSubject]] = {
         _NeededSubject(jsapi.MESSAGE_GET, "whether the leader has a key that an answer lacks"),
     ),
     "kv-lookup-leader": (
-        _NeededSubject(jsapi.STREAM_INFO, "whether the bucket is there, and who leads it"),
+        _NeededSubject(jsapi.STREAM_INFO, "whether the bucket exists, and who leads it"),
         _NeededSubject(jsapi.MESSAGE_GET, "the values"),
     ),
     "find-streams": (
@@ -388,7 +388,7 @@ def dead_letters_read(names: Names) -> Lines:
     yield Permission(names.api(jsapi.MESSAGE_GET), "the messages", "columns of the message")
     yield Permission(
         names.api(jsapi.STREAM_INFO),
-        "since when the stream is there",
+        "when the stream was created",
         "columns of the message",
     )
 
@@ -444,13 +444,13 @@ def write(names: Names) -> Lines:
     yield from _dead_letters(names)
     yield Permission(
         names.api(jsapi.STREAM_INFO),
-        "a look at the stream before the first row",
+        "a check of the stream before the first row",
         without=_UNSEEN,
     )
     yield _find(names, "without option stream")
     yield Permission(
         names.api(jsapi.MESSAGE_GET),
-        "whether a row is there already",
+        "whether a row is stored already",
         "at-least-once, or column expected_last_subject_sequence",
         # After a lost acknowledgement the writer asks the leader for the message.
         without="a row that is sent again fails although it is stored, or is stored twice",
@@ -468,8 +468,8 @@ def write_exactly_once(names: Names) -> Lines:
             yield replace(line, when="without option stream, or with deadLetterSubject", without="")
         else:
             yield line
-    yield Permission(ledger.api(jsapi.STREAM_INFO), "whether the ledger is there")
-    yield Permission(ledger.api(jsapi.STREAM_CREATE), "make the ledger", "unless it is there")
+    yield Permission(ledger.api(jsapi.STREAM_INFO), "whether the ledger exists")
+    yield Permission(ledger.api(jsapi.STREAM_CREATE), "make the ledger", "unless it exists")
     yield Permission(ledger.api(jsapi.MESSAGE_GET), "what the ledger says of a task")
     yield Permission(names.data(f"$KV.{LEDGER_BUCKET}.*.*"), "entries of the ledger")
     again = "a task that is run again"
@@ -487,7 +487,7 @@ def kv_write(names: Names) -> Lines:
     yield from _dead_letters(names)
     yield Permission(
         bucket.api(jsapi.STREAM_INFO),
-        "a look at the bucket before the first row",
+        "a check of the bucket before the first row",
         without=_UNSEEN,
     )
     yield Permission(
@@ -509,7 +509,7 @@ def object_write(names: Names) -> Lines:
     yield Permission(bucket.api(jsapi.STREAM_PURGE), "remove chunks of what was replaced")
     yield Permission(
         bucket.api(jsapi.STREAM_INFO),
-        "a look at the bucket, and its max_msg_size",
+        "a check of the bucket, and its max_msg_size",
         without=_UNSEEN,
     )
 

@@ -1,7 +1,8 @@
-"""Checks the prose of pages and docstrings: `python -m tools.prose` prints each sentence to rewrite.
+"""Checks the prose of pages, docstrings and texts: `python -m tools.prose` prints what to rewrite.
 
-It holds the rules of CONTRIBUTING.md, "Writing". Code and the addresses of links are no prose. A
-cell of a table is a paragraph of its own.
+It holds the rules of CONTRIBUTING.md, "Writing". Texts are those that the package shows: errors, log
+lines, helps of options. Code and the addresses of links are no prose. A cell of a table is a
+paragraph of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "spark_jetstream"
 
 LONGEST = 30
 """The most words of a sentence; a piece of code is one word."""
@@ -43,6 +45,8 @@ _END = re.compile(
 #: An argument or an error in a docstring.
 _ENTRY = re.compile(r"^ +`{0,2}\w+`{0,2}: ")
 _TREE = re.compile(r"[├└│]")
+#: Shorter strings of code are names and parts of texts.
+_FEWEST_WORDS = 5
 
 
 class Fault(NamedTuple):
@@ -76,6 +80,44 @@ def docstring_faults(source: str) -> Iterator[Fault]:
         text = re.sub(r"^ *\w+:$", "", ast.get_docstring(node) or "", flags=re.MULTILINE)
         for fault in faults(text):
             yield fault._replace(line=docstring.lineno + fault.line - 1)
+
+
+def text_faults(source: str) -> Iterator[Fault]:
+    """Return the faults of the texts in the code of a Python module, with the module's lines.
+
+    A text is a string of at least five words, such as an error, a log line or the help of an
+    option. A semicolon ends a sentence in it, since an error is one sentence of short clauses. A
+    string with line breaks is data, such as a script.
+    """
+    tree = ast.parse(source)
+    # Docstrings are no texts, and the parts of an f-string are none of their own.
+    left_out = set[ast.AST]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            left_out.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            left_out.update(node.values)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.expr) or node in left_out:
+            continue
+        text = _text(node)
+        if "\n" in text or len(text.split()) < _FEWEST_WORDS:
+            continue
+        for clause in text.split("; "):
+            for fault in faults(clause):
+                yield fault._replace(line=node.lineno)
+
+
+def _text(node: ast.expr) -> str:
+    """Return the text of a string in code, with a letter for each value of an f-string.
+
+    It is empty for another expression.
+    """
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) or "X" for part in node.values)
+    return ""
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
@@ -121,10 +163,20 @@ def check(paths: Iterable[Path]) -> list[str]:
     found = []
     for path in paths:
         text = path.read_text(encoding="utf-8")
-        for fault in docstring_faults(text) if path.suffix == ".py" else faults(text):
+        for fault in _faults_of(path, text):
             where = f"{path.relative_to(ROOT)}:{fault.line}"
             found.append(f"{where}: {fault.advice}: {fault.sentence}")
     return found
+
+
+def _faults_of(path: Path, text: str) -> Iterator[Fault]:
+    if path.suffix != ".py":
+        yield from faults(text)
+        return
+    yield from docstring_faults(text)
+    # Only the package shows its strings to users.
+    if path.is_relative_to(PACKAGE):
+        yield from text_faults(text)
 
 
 if __name__ == "__main__":

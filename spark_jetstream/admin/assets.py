@@ -106,7 +106,7 @@ def _send_stream(
         if not others:
             raise
         verb = "have" if len(others) > 1 else "has"
-        text = f"{error}: {' and '.join(others)} {verb} such subjects"
+        text = f"{error}: {' and '.join(others)} {verb} overlapping subjects"
         raise jsapi.reworded(error, text) from None
 
 

@@ -140,7 +140,7 @@ class Receiver:
         # Without heartbeats silence means nothing: there may be no message.
         if _heartbeat(config):
             silence = self._longest_silence(config)
-            raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
+            raise ConsumerLost(f"the server sent no message and no heartbeat for {silence:g} s")
         return None
 
     def _longest_silence(self, config: ConsumerConfig) -> float:

@@ -123,10 +123,10 @@ class Bucket:
         """
         context = f"get key {_key(key)} of bucket {self.name}"
         wanted = context
-        problem = "there is no such key"
+        problem = "the key does not exist"
         if revision is not None:
             wanted = f"{context} at revision {revision}"
-            problem = "the bucket has no such revision (any more)"
+            problem = "the bucket does not have this revision (any more)"
         try:
             with KEY_VALUE.naming(self.name, self._api.nearest, context):
                 message = self._message(key, revision, direct)
@@ -187,7 +187,7 @@ class Bucket:
         revisions = [entry_of(self.name, message) for message in messages if message is not None]
         if not revisions:
             context = f"get the history of key {key} of bucket {self.name}"
-            raise self._missing(key, context, "there is no such key")
+            raise self._missing(key, context, "the key does not exist")
         return revisions
 
     def watch(
@@ -616,7 +616,7 @@ def _check_exists(
         raise
     # During an election no server answers; the write itself then decides.
     except JetStreamError as error:
-        log.info("cannot see whether bucket %s is there: %s", origin.bucket, error)
+        log.info("cannot see whether bucket %s exists: %s", origin.bucket, error)
 
 
 def _key(key: Any) -> str:

@@ -493,7 +493,7 @@ class Messages:
             # The server uses these codes for other reasons too.
             if error.err_code in _GONE and not self._exists(stream, sequence):
                 raise MessageNotFound(
-                    f"cannot {context}: there is no such message",
+                    f"cannot {context}: the message does not exist",
                     code=error.code,
                     err_code=error.err_code,
                     description=error.description,
@@ -602,7 +602,7 @@ def _refusal(stream: str, code: int, description: str, context: str) -> JetStrea
     status = f"{code} {description}".strip()
     if code == jsapi.NOT_FOUND:
         return MessageNotFound(
-            f"cannot {context}: the server that answered has no such message ({status})",
+            f"cannot {context}: the server that answered does not have this message ({status})",
             code=code,
             err_code=0,
             description=description,

@@ -184,7 +184,7 @@ class ObjectBucket:
             if begun:
                 raise JetStreamError(
                     f"object {name!r} of bucket {self.name} was replaced while it was read: "
-                    "what came is not all of it, read it again"
+                    "the content so far is incomplete; read the object again"
                 )
             for chunk in chunks:
                 begun = True

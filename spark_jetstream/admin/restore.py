@@ -252,7 +252,7 @@ class _Restore:
         except ApiError as error:
             hint = ""
             if self._archive and not self._connection.can(BACKUPS_OF_2_15):
-                hint = "; backups of servers from 2.15 on need such a server"
+                hint = "; a backup of nats-server 2.15 or later needs nats-server 2.15 or later"
             raise BackupError(f"{error}{hint}") from error
 
     def _take_back(self, error: BaseException) -> None:

@@ -106,7 +106,7 @@ def watch(
         except DataLossError as error:
             raise DataLossError(
                 f"stream {stream} was deleted, or created again, while it was watched, "
-                "or a server came back without what it had"
+                "or a server restarted without messages that it had stored"
             ) from error
 
     return messages()

@@ -297,9 +297,9 @@ class ObjectUploads:
         # The limits of a stream remove messages that it has acknowledged, and no answer says so.
         if len(upload.chunks) > 1 and self.stream.message(upload.chunks[0]) is None:
             raise NotStored(
-                f"stream {self.stream.name} has not kept its first chunk: a limit has removed it "
-                "(max_msgs_per_subject, max_age, max_msgs, max_bytes), the server has lost what it "
-                "had stored, or another writer has stored an object of this name",
+                f"stream {self.stream.name} has not kept its first chunk: a limit removed it "
+                "(max_msgs_per_subject, max_age, max_msgs, max_bytes), the server lost stored "
+                "messages, or another writer stored an object of this name",
                 Disposition.RETRY,
                 settled=True,
             )

@@ -221,7 +221,7 @@ def _stream_of_its_own(run: Run, target: _WriteTarget) -> Iterator[str]:
             run.admin.streams.delete(name, missing_ok=True)
         except JetStreamError as error:
             # The error that ended the run must not be hidden by this one.
-            run.out.note(f"stream {name} is still there, delete it: {error}")
+            run.out.note(f"stream {name} still exists: {error}; delete it")
 
     received: list[int] = []
 

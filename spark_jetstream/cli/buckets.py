@@ -36,7 +36,7 @@ UpdatesOnly = Annotated[bool, Option("--updates-only", help="Begin with the next
 Deletes = Annotated[bool, Option("--deletes/--no-deletes", help="Show deletions, too.")]
 # `islice` takes no larger number.
 Count = Annotated[int | None, Option(min=1, max=sys.maxsize, help="End after this many.")]
-_WAIT_HELP = "End when nothing came for this long; a failure with --count."
+_WAIT_HELP = "End after this long without a change; a failure with --count."
 Wait = Annotated[Nanoseconds | None, duration_option("--wait", help=_WAIT_HELP)]
 
 
@@ -124,6 +124,6 @@ def print_changes(
     changes = (change for change in watch(timeout=seconds(timeout)) if change is not None)
     seen = run.out.lines(islice(changes, count), line, data=data)
     if count is not None and seen < count:
-        run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
+        run.out.note(f"no change arrived for {timeout}, after {seen:,} of {count:,}")
         # A script that waits for a number of changes must notice that some did not come.
         raise Exit(FAILED)

@@ -65,7 +65,7 @@ _PARAMETERS = {
 """The parameters of the checks that are options; the others are thresholds."""
 _FORMAT = Option(
     "--format",
-    help="What to print. With prometheus the exit code is 0: a metric has the status.",
+    help="The format of the output. With prometheus the exit code is 0: a metric has the status.",
 )
 _OUTPUT = (
     keyword("shape", Annotated[Literal["text", "json", "nagios", "prometheus"], _FORMAT], "text"),

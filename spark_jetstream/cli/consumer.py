@@ -545,7 +545,7 @@ def show_next(
     for delivery in delivered:
         run.out.message(delivery.message, _delivery_words(delivery), raw=raw)
     if not delivered:
-        run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
+        run.out.note(f"consumer {consumer} of stream {stream} delivered no message within {wait}")
         raise Exit(FAILED)
     # A consumer with ack_policy none settles each message when it delivers it.
     if no_ack or ack == "none" or admin.load(stream, consumer).config.ack_policy == "none":

@@ -65,7 +65,7 @@ def _row(context: dict[str, object]) -> dict[str, object]:
 def save(
     run: Run,
     name: ContextName,
-    description: Annotated[str | None, Option(help="What the context is for.")] = None,
+    description: Annotated[str | None, Option(help="The purpose of the context.")] = None,
     select: Annotated[bool, Option("--select", help="Let it be the selected one.")] = False,
 ) -> None:
     """Store the connection options of this command as a context, for --context and for the nats tool.

@@ -84,7 +84,9 @@ def request(
     received = run.admin.request(subject, payload, headers_of(header), replies=replies or None)
     _show(run, received, raw=raw)
     if len(received) < replies:
-        run.out.note(f"{len(received):,} of {replies:,} replies came in time: --timeout sets it")
+        run.out.note(
+            f"{len(received):,} of {replies:,} replies arrived in time; --timeout sets the time"
+        )
         raise Exit(FAILED)
 
 

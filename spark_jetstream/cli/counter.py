@@ -48,7 +48,7 @@ def show_all(run: Run, subjects: Filters = None, stream: OfStream = None) -> Non
         run.admin.counters.list(*subjects or (), stream=stream),
         _row,
         data=asdict,
-        empty="there are no such counters",
+        empty="no counters found",
     )
 
 

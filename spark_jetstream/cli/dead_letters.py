@@ -27,7 +27,7 @@ MaxBytes = Annotated[str, Option(metavar="SIZE", help=_SIZE)]
 # `msg_id` lets the stream drop a second copy within its duplicate window.
 _COLUMNS = ("subject", "headers", "data", "msg_id")
 """The columns that are published again."""
-letters = group("dead-letters", "What consumers gave up: keep, list, publish again.")
+letters = group("dead-letters", "Messages that consumers gave up: keep, list, publish again.")
 
 
 @command(letters, "keep", example="dead-letters keep ORDERS --max-age 30d")

@@ -59,8 +59,7 @@ def examine(
         list[str] | None,
         Option(
             "--for",
-            help=f"What is to be done with it, more than once: {', '.join(PURPOSES)}. Default: "
-            "read.",
+            help=f"A purpose to check for, more than once: {', '.join(PURPOSES)}. Default: read.",
             autocompletion=one_of(PURPOSES),
         ),
     ] = None,

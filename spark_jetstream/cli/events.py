@@ -69,7 +69,7 @@ def watch(
     prefix: Annotated[
         str | None,
         Option(
-            help="What the subjects of events begin with, where they are imported; else $JS.EVENT.",
+            help="The prefix of the subjects of imported events; else $JS.EVENT.",
         ),
     ] = None,
 ) -> None:

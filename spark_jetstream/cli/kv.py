@@ -168,7 +168,7 @@ def show_all(
         empty = "there are no Key-Value buckets"
         run.out.table(infos, _bucket_row, data=_bucket_data, empty=empty)
         return
-    empty = f"bucket {bucket} has no such keys" if filters else f"bucket {bucket} has no keys"
+    empty = f"bucket {bucket} has no matching keys" if filters else f"bucket {bucket} has no keys"
     opened = run.admin.kv.bucket(bucket)
     if verbose:
         _print_entries(run, opened.entries(*filters or ()), empty)

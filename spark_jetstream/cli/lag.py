@@ -115,13 +115,13 @@ def _silent(admin: JetStreamAdmin, lag: OriginLag, most: Nanoseconds) -> list[st
     if lag.active is not None:
         if lag.active <= most:
             return []
-        return [f"nothing came for {rounded(lag.active)}, more than {most}"]
+        return [f"the origin has sent nothing for {rounded(lag.active)}, more than {most}"]
     # The stream was deleted after it was listed: it copies nothing.
     with contextlib.suppress(StreamNotFound):
         info = admin.streams.load(lag.stream)
         # The origin sends its first heartbeat a second after the stream was created.
         if info.ts.nanoseconds - info.created.nanoseconds > most:
-            return ["nothing ever came"]
+            return ["the origin has never sent anything"]
     return []
 
 

@@ -102,7 +102,8 @@ app.callback(epilog="Example: spark-jetstream demo --messages 50000")(
 @app.command(cls=Command, epilog="Example: spark-jetstream demo --messages 50000 --json")
 def demo(
     messages: Annotated[
-        int | None, typer.Option(min=1, help="Load only the first so many of the 336,776 flights.")
+        int | None,
+        typer.Option(min=1, help="Load only this many of the 336,776 flights, from the first on."),
     ] = None,
     picture: Annotated[
         Path | None,

@@ -177,7 +177,7 @@ def _print(run: Run, messages: Iterator[StoredMessage], raw: bool, page: int | N
         run.out.message(message, raw=raw)
         printed += 1
     if not printed:
-        run.out.note("there are no such messages")
+        run.out.note("no messages found")
 
 
 @command(streams, "delete-msg", example="stream delete-msg ORDERS 4711")

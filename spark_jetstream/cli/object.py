@@ -343,7 +343,7 @@ def put(
     from spark_jetstream.options.values import file_path
 
     if file == _STANDARD and name is None:
-        raise BadParameter("what comes from standard input needs a name", param_hint="--name")
+        raise BadParameter("an object from standard input needs a name", param_hint="--name")
     opened = run.admin.objects.bucket(bucket)
     chosen = name
     if chosen is None:

@@ -32,7 +32,7 @@ def show_all(run: Run, stream: StreamName, subjects: Filters = None) -> None:
     this machine does not know the time zone.
     """
     found = run.admin.schedules.list(stream, *subjects or ())
-    run.out.table(found, _row, data=asdict, empty=f"stream {stream} has no such schedules")
+    run.out.table(found, _row, data=asdict, empty=f"stream {stream} has no matching schedules")
 
 
 def _row(found: Schedule) -> dict[str, object]:

@@ -270,7 +270,7 @@ def add(
         Option(
             "--template",
             metavar="NAME|FILE",
-            help="What to begin with: stream, work-queue, or a file of your own.",
+            help="The template to begin with: stream, work-queue, or a file of your own.",
             autocompletion=one_of(_TEMPLATES),
         ),
     ] = "stream",

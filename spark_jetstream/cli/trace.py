@@ -97,7 +97,7 @@ def _event(event: TraceEvent) -> Branch:
 
     match event:
         case trace.TraceIngress():
-            text = f"came from {trace.kind_name(event.kind)}{_named(event.name)}, account {event.acc}, as {event.subj}"
+            text = f"received from {trace.kind_name(event.kind)}{_named(event.name)}, account {event.acc}, as {event.subj}"
             return _line(text, event.error)
         case trace.TraceMapping():
             return Branch(f"a mapping of the account makes it {event.to}")

@@ -142,7 +142,8 @@ class Inbox:
             raise event
         if isinstance(event, ApiReply) and self.token(event) != token:
             raise ConsumerLost(
-                "a message without a reply subject, and not a status, came for a pull request"
+                "the server answered a pull request with a message that has no reply subject and is "
+                "not a status"
             )
         return event
 

@@ -232,9 +232,9 @@ def report_back(console: Console, batches: Batches, stored: Stored) -> None:
     write_rate = _rate(messages, batches.total_seconds)
     read_rate = _rate(messages, stored.seconds)
     console.print(
-        f"Of {batches.total_rows:,} rows read Spark stored {messages:,}, exactly once, "
-        f"in {batches}: {write_rate:,.0f} rows/s; "
-        f"and read them back in {stored.seconds:.1f} s: {read_rate:,.0f} rows/s."
+        f"Spark read {batches.total_rows:,} rows and stored {messages:,}, exactly once, "
+        f"in {batches}: {write_rate:,.0f} rows/s. "
+        f"It read them back in {stored.seconds:.1f} s: {read_rate:,.0f} rows/s."
     )
 
 

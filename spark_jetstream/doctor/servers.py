@@ -209,7 +209,7 @@ class ServerProbe:
             text = f"the certificate is not trusted: {mistrust(error, self._options)}"
             advice = self._certificate_advice(error)
         except TimeoutError:
-            text = "nothing came back when TLS began"
+            text = "the server sent nothing when TLS began"
             advice = "if the server wants to say hello first, leave option tlsHandshakeFirst out"
         except OSError as error:
             text = f"the handshake failed: {error_text(error)}"

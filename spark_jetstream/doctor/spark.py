@@ -40,7 +40,7 @@ _START_TIMEOUT = 60.0  # seconds; importing pyspark and pyarrow takes one or two
 _ADMISSION_CONTROL = (4, 2)  # the first Spark with admission control for Python sources
 #: Options with a key that signs the login.
 _SIGNING = {"credentialsFile", "credentialsSecret", "nkeySeedFile", "nkeySeedSecret"}
-_NO_PROGRAM = "there is no such program"
+_NO_PROGRAM = "the program does not exist"
 _SPARK_TIMEOUT = 300.0  # seconds; half a minute on a busy machine
 _run = partial(subprocess.run, capture_output=True, text=True, errors="replace", check=False)
 _ERROR_LINE = re.compile(
@@ -142,7 +142,7 @@ def _check_pyspark(mine: Python) -> Finding:
     if numbers < _ADMISSION_CONTROL:
         text = (
             f"{version} asks for no limits in the first batch of a streaming query: it reads all "
-            "that is there"
+            "stored messages"
         )
         advice = "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2"
         return warning("pyspark", text, advice)
@@ -222,7 +222,7 @@ def _check_extra(option: str, module: str, extra: str) -> Finding:
     if importlib.util.find_spec(module) is None:
         text = f"option {option} needs it, and it is not installed in this Python"
         return failed(module, text, f"pip install 'spark-jetstream[{extra}]', on every node")
-    return ok(module, f"is there, for option {option}")
+    return ok(module, f"is installed, for option {option}")
 
 
 def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -341,7 +341,7 @@ def check_spark(
         local = {name: value for name, value in environ.items() if name != "SPARK_REMOTE"}
         ran = _run(command, env=local, input=given, timeout=_SPARK_TIMEOUT)
     except subprocess.TimeoutExpired:
-        text = f"no row came within {_SPARK_TIMEOUT:g} s"
+        text = f"no row arrived within {_SPARK_TIMEOUT:g} s"
         yield failed(check, text, f"see what is wrong above, and the log of {engine}")
         return
     seconds = time.monotonic() - began

@@ -133,8 +133,8 @@ class SinkOptions(SideOptions):
         if self.bucket is not None and self.delivery == "exactly-once":
             raise OptionError(
                 "option delivery cannot be exactly-once with bucket: a bucket forgets revisions, "
-                "and with them what is stored already; writing a row again only makes one more "
-                "revision with the same value",
+                "and with them which rows are stored; set deduplicated or at-least-once, with which a "
+                "row that is written again only makes one more revision with the same value",
                 option="delivery",
             )
         # A refused row would go where it was refused.

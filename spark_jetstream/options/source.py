@@ -188,8 +188,8 @@ class SourceOptions(SideOptions):
         instead="a batch keeps no position",
     )
     share: str | None = option(
-        "name of a pull consumer of a work queue that the query shares with other clients: each "
-        "message goes to one of them; needs Spark 4.2",
+        "name of a pull consumer of a work queue that the query shares with other clients: one of "
+        "them gets each message; needs Spark 4.2",
         Name("consumer", single=True),
         only="stream",
         instead="a batch acknowledges nothing",

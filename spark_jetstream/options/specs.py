@@ -386,10 +386,9 @@ _OURS_BY_FOREIGN: Mapping[str, tuple[str, list[str]]] = {
 
 #: Names that are like no option, or were one, and the end of the sentence with the alternative.
 _INSTEAD: Mapping[str, str] = {
-    "filterPushdown": " any more: Spark keeps one plan for each load(), so that a frame read with "
-    "other predicates had "
-    "wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, "
-    "endingOffsets, startingTimestamp and endingTimestamp",
+    "filterPushdown": " any more: Spark keeps one plan for each load(), so a frame read with other "
+    "predicates had wrong rows; choose the messages with subjects (of a bucket: keys), "
+    "startingOffsets, endingOffsets, startingTimestamp and endingTimestamp",
     "format": ": column data is the payload, byte for byte; functions such as from_json and "
     "to_json convert it",
 }

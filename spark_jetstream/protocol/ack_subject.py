@@ -23,7 +23,7 @@ STREAM_SEQUENCE = 5
 CONSUMER_SEQUENCE = 6
 TIMESTAMP = 7
 PENDING = 8
-NO_NUMBER = "a message came whose reply subject has no numbers where they belong"
+NO_NUMBER = "the reply subject of a message has no numbers where they belong"
 
 
 class AckSubject(NamedTuple):

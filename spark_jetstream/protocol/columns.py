@@ -39,7 +39,7 @@ class Acks:
         known = version1 | (dots >= ack_subject.V2_DOTS)
         if not (known.all() and self._have_prefix(frames)):
             raise ProtocolError(
-                "a message came whose reply subject is not that of a JetStream consumer"
+                "the reply subject of a message is not that of a JetStream consumer"
             )
         # The second form has two more tokens in front of those that are read here.
         self._shift = frames.reply + np.where(version1, 0, 2)

@@ -158,7 +158,7 @@ def read_answers(frames: Frames, inbox: str) -> Iterator[DirectBatch | EndOfBatc
         frames.lines, frames.subject_start + len(inbox) + 1, frames.subject_end
     )
     if not good.all():
-        raise ProtocolError("an answer came on a subject that nothing was asked with")
+        raise ProtocolError("an answer arrived at a subject that belongs to no request")
     # The header blocks, one after the other.
     heads, bounds = joined(gather(frames.data, frames.line_end, frames.line_end + frames.head))
     line_ends, message = _find_lines(heads, bounds)

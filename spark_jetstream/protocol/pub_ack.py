@@ -120,7 +120,7 @@ class AckReader:
         )
         if not good.all():
             raise ProtocolError(
-                "an acknowledgement came on a subject that nothing was published with"
+                "an acknowledgement arrived at a subject that belongs to no published message"
             )
         payloads = _AckPayloads(
             frames, numbers, frames.line_end + frames.head, frames.line_end + frames.size

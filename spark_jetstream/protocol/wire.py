@@ -522,7 +522,8 @@ def _answer(frame: Frames, sid: int) -> Status | ApiReply:
     # A status has no payload (ADR-13).
     if size != head or line is None:
         raise ProtocolError(
-            "a message without a reply subject, and not a status, came for a pull request"
+            "the server answered a pull request with a message that has no reply subject and is "
+            "not a status"
         )
     return Status(sid, subject, line.code, line.description, line.headers)
 

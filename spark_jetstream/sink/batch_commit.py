@@ -140,11 +140,11 @@ class BatchCommit:
         now = _noted(reports, 0)
         if now["rows"] != before.get("rows"):
             raise self._other_rows(
-                f"it was done with {before.get('rows')} rows, and {now['rows']} came now"
+                f"it was done with {before.get('rows')} rows, and this attempt has {now['rows']}"
             )
         if any(now[name] != before.get(name) for name in ("content", "own")):
             raise self._other_rows(
-                f"it was done with {now['rows']} rows, and as many came now, but not the same ones"
+                f"it was done with {now['rows']} rows, and this attempt has as many, but not the same ones"
             )
 
     def _reconcile(

@@ -110,9 +110,9 @@ class Columns:
         if name not in known:
             if name in COMMAND_COLUMNS.values():
                 raise SchemaError(
-                    f'column "{name}" is for rows that go to subjects: the server allows no '
-                    "schedules in the stream of a bucket, and a bucket replaces values and objects "
-                    "without roll-ups, and adds none up; drop it"
+                    f'column "{name}" is for rows that go to subjects: a bucket allows no '
+                    "schedules, replaces values and objects without roll-ups, and adds no values "
+                    "up; drop it"
                 )
             nearest = closest_column(name, known)
             hint = f'; did you mean "{nearest}"' if nearest else ""
@@ -166,7 +166,7 @@ def _check_together(names: Sequence[str], subject: str | None) -> None:
     if "schedule" in names and subject is not None:
         raise SchemaError(
             'column "schedule" cannot be used with option subject: a subject keeps one schedule, '
-            "so each row would replace the one before it; give each row a subject of its own "
+            "so each row would replace the one before it; give each row its own subject "
             '(column "subject")'
         )
 

@@ -14,11 +14,11 @@ from spark_jetstream.sink.message_ids import Scheme
 
 ADVICE = (
     "jetstream sink: the message id of a row holds the row's partition, and a batch that is "
-    "written again may have other partitions: adaptive query execution and file sources divide "
-    "rows by the number of cores. If a batch fails and comes again on other cores, rows may be "
-    "stored twice. Keep columns stream and sequence of a JetStream source, or set option "
-    "messageIds to content if the rows of a batch are distinct, or option delivery to "
-    "exactly-once, or spark.sql.adaptive.enabled to false"
+    "written again may have other partitions. Adaptive query execution and file sources divide "
+    "rows by the number of cores: if a batch fails and runs again on other cores, rows may be "
+    "stored twice. Keep columns stream and sequence of a JetStream source, or set option delivery "
+    "to exactly-once; or set option messageIds to content if the rows of a batch are distinct, or "
+    "spark.sql.adaptive.enabled to false"
 )
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"

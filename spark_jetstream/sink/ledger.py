@@ -222,11 +222,11 @@ class Ledger:
             self._refuse_other_target(list(finished.streams))
             if rows != finished.rows:
                 raise self._other_rows(
-                    f"it was done with {finished.rows} rows, and {rows} came now"
+                    f"it was done with {finished.rows} rows, and this attempt has {rows}"
                 )
             if not same:
                 raise self._other_rows(
-                    f"it was done with {rows} rows, and as many came now, but not the same ones"
+                    f"it was done with {rows} rows, and this attempt has as many, but not the same ones"
                 )
         if same:
             return finished

@@ -65,8 +65,8 @@ class BatchSearch:
         elif state.first_kept > first and not self._published_only(state):
             raise DeliveryError(
                 f"stream {name} has removed messages from sequence {first} to "
-                f"{state.first_kept - 1} since {self._task.where} was begun, so nobody can tell "
-                "which of its rows are stored (option delivery): keep messages longer, or let this "
+                f"{state.first_kept - 1} since {self._task.where} was begun: the sink cannot tell "
+                "which of its rows are stored (option delivery); keep messages longer, or let this "
                 "batch through with deduplicated"
             )
         self.read(state, first, stored)

@@ -197,9 +197,9 @@ class MessageIds:
         if self.task.partition == UNKNOWN:
             raise DeliveryError(
                 "a row has no usable id of its own (column msg_id is null or too long, or columns "
-                "stream and sequence are null), and the engine does not number its tasks, so the sink cannot make one: give "
-                "each row a msg_id, or set option messageIds to content if the rows are distinct, "
-                "or option delivery to at-least-once"
+                "stream and sequence are null); the sink cannot make one, because the engine does "
+                "not number its tasks; give each row a msg_id, or set option messageIds to content if "
+                "the rows are distinct, or option delivery to at-least-once"
             )
         self.partitioned = True
 

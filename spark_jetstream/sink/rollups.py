@@ -72,9 +72,9 @@ class Rollups:
             is_taken = subject in self._subjects
             if is_taken and (is_timed or self._subjects[subject]):
                 rows.faults[index] = (
-                    "an earlier row of the task has its subject, and with delivery exactly-once a "
-                    "schedule must be the only row there: give each one its own (column subject), "
-                    "or set delivery to deduplicated"
+                    "an earlier row of the task has its subject: with delivery exactly-once a "
+                    "schedule must be the only row there; give each schedule its own subject "
+                    "(column subject), or set delivery to deduplicated"
                 )
             else:
                 self._subjects[subject] = is_timed
@@ -158,7 +158,7 @@ def _note_copies(rows: Rows) -> None:
         rows.faults,
         copied,
         "with delivery exactly-once a schedule that does not repeat can have no column "
-        "schedule_source: its message has the headers of the source, so a second attempt could not "
+        "schedule_source: its message has the headers of the source; a second attempt could not "
         "recognise the row; set delivery to deduplicated, or leave schedule_source null",
     )
 

@@ -140,8 +140,8 @@ def _warn_of_a_short_window(state: StreamSummary, options: SinkOptions) -> None:
         return
     log.warning(
         "stream %s remembers message ids for %g s (duplicate_window), less than the %g s for which "
-        "a row may be sent again (options retryTimeout, ackTimeout): after an outage a row may be "
-        "stored twice; make the window longer or set delivery to exactly-once",
+        "a row may be sent again (options retryTimeout, ackTimeout); after an outage a row may be "
+        "stored twice; make the window longer, or set delivery to exactly-once",
         state.name,
         state.duplicate_window,
         needed,
@@ -204,8 +204,8 @@ def _message(requests: Requests, stream: str, sequence: int) -> RawMessage | Non
 def _warn_of_a_long_interval(stream: str, seconds: float, window: float) -> None:
     log.warning(
         "micro-batches are %.3g s apart, and stream %s remembers message ids for %g s "
-        "(duplicate_window): when the query is restarted in the middle of one, rows may be stored "
-        "twice; make the window longer than the trigger interval or set delivery to exactly-once",
+        "(duplicate_window): a restart in the middle of one may store rows twice; "
+        "make the window longer than the trigger interval, or set delivery to exactly-once",
         seconds,
         stream,
         window,

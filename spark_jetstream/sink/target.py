@@ -62,8 +62,8 @@ _ADVICE: Mapping[Cause, str] = {
         "set allow_msg_schedules on the stream, or drop column schedule"
     ),
     RefusalCode.SCHEDULE_INVALID: (
-        "column schedule takes a time with its zone, as 2030-01-31T08:00:00Z or after @at, and "
-        "since nats-server 2.14 @every with one second or more, cron with six fields, @hourly, "
+        "column schedule takes a time with its zone, as 2030-01-31T08:00:00Z or after @at; "
+        "since nats-server 2.14 also @every with one second or more, cron with six fields, @hourly, "
         "@daily, @weekly, @monthly and @yearly; a row with schedule_time_zone takes neither @at "
         "nor @every"
     ),

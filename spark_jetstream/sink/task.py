@@ -186,8 +186,8 @@ class TaskWriter:
             column = COMMAND_COLUMNS.get(name)
             instead = f"use column {column} instead" if column else "remove it from there"
             why = (
-                f"column headers holds {name.decode()}, on which the server would act: {instead}, "
-                "or set option serverHeaders to drop to store rows without such headers"
+                f"column headers holds {name.decode()}, on which the server would act: {instead}; "
+                "or set option serverHeaders to drop, which stores the rows without these headers"
             )
             raise self._sender.publisher.failure(RefusedRow(rows, left_out[name], None, why, 0))
 

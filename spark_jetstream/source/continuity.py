@@ -128,8 +128,8 @@ def check_continuity(
     if position.created != state.created:
         what = (
             f"stream {state.name} was deleted and created again (the offset belongs to the one "
-            f"created at {position.created}, this one was created at {state.created}): whatever "
-            f"the old one held from sequence {position.next} on cannot be read"
+            f"created at {position.created}, this one was created at {state.created}); messages "
+            f"of the old one from sequence {position.next} on cannot be read"
         )
         return _lost(earliest_position(state), what, filtered=filtered)
     tail = _lost_tail(position, state, evidence)
@@ -162,8 +162,8 @@ def _gone(
         if removal is Removal.UNKNOWN:
             return position, (
                 f"{which} of stream {state.name} are gone. The consumer of this query (option "
-                "durable) held those that match, and they were not purged; whether a limit of the "
-                f"stream ({_limits(state)}) removed any cannot be known, and reading goes on"
+                "durable) held the matching ones, and they were not purged; whether a limit of the "
+                f"stream ({_limits(state)}) removed any cannot be known; reading goes on"
             )
     what = f"{which} of stream {state.name} went before being read ({_cause(state)})"
     return _lost(earliest_position(state), what, filtered=filtered)

@@ -131,7 +131,7 @@ def check_retention(state: StreamSummary, options: SourceOptions, use: Read) -> 
         if fault is StreamFault.NO_QUEUE:
             raise OptionError(
                 f"stream {state.name} has {state.retention} retention, and option share needs a "
-                "work queue, which removes each message that was acknowledged: leave the option "
+                "work queue, which removes each message that was acknowledged; leave the option "
                 "out, and the query reads all messages of the stream",
                 option="share",
             )
@@ -154,8 +154,8 @@ def _not_reserved(state: StreamSummary, options: SourceOptions) -> OptionError:
         )
     return OptionError(
         f"stream {state.name} has work-queue retention: reading it needs the option durable, the "
-        "name of the consumer that reserves its messages for this query, or share, the name of a "
-        "consumer whose messages other clients get as well",
+        "name of the consumer that reserves its messages for this query; or it needs share, the "
+        "name of a consumer whose messages other clients get as well",
         option="durable",
     )
 
@@ -170,12 +170,12 @@ def _not_direct(state: StreamSummary, *, endangered: bool) -> OptionError:
         spanned = state.last_seq + 1 - state.first_kept
         why = (
             f"has interest retention and spans {spanned:,} sequences: a server since 2.12 may "
-            "remove all of its messages, read or not, when the consumers of tasks are deleted, so "
-            "it is read"
+            "remove all of its messages, read or not, when the consumers of tasks are deleted; "
+            "so it is read"
         )
         otherwise = ""
     return OptionError(
-        f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on "
+        f"stream {state.name} {why} with Direct Get, which it does not allow; set allow_direct on "
         f"the stream (spark-jetstream stream edit {state.name} --allow-direct), or let the options "
         f'ensureStream={{"allow_direct": true}} and ensureStreamOnConflict=update do it{otherwise}',
         option="readWith",
@@ -191,8 +191,8 @@ def check_start(state: StreamSummary, options: SourceOptions) -> None:
         return
     if options.starting_consumer is not None:
         raise OptionError(
-            f"option startingConsumer has no meaning for stream {state.name}, a work queue: it "
-            "keeps each message until it is acknowledged, and hands over by itself; stop the old "
+            f"option startingConsumer has no meaning for stream {state.name}, a work queue: the "
+            "queue keeps each message until it is acknowledged, so it hands over by itself; stop the old "
             "service, delete its consumer, and start the query with durable and without "
             "startingConsumer",
             option="startingConsumer",
@@ -200,8 +200,8 @@ def check_start(state: StreamSummary, options: SourceOptions) -> None:
     name = "startingOffsets" if options.starting_timestamp is None else "startingTimestamp"
     if name == "startingTimestamp" or options.starting_offsets != "earliest":
         raise OptionError(
-            f"option {name} has no meaning for stream {state.name}, a work queue: what a query "
-            "passes over would be removed from it unread; leave the option out, and purge the "
+            f"option {name} has no meaning for stream {state.name}, a work queue: messages that "
+            "a query passes over would be removed from it unread; leave the option out, and purge the "
             "stream if you do not want its messages",
             option=name,
         )
@@ -214,9 +214,9 @@ def warn_of_interest(state: StreamSummary, *, held: bool) -> None:
     """
     if not held:
         log.warning(
-            "stream %s keeps messages only as long as its consumers are interested, and nothing "
-            "holds them for this query (option durable): those that all other consumers have "
-            "acknowledged are gone before they are read",
+            "stream %s keeps messages only as long as its consumers need them, and no consumer "
+            "holds them for this query (option durable); messages that all other consumers have "
+            "acknowledged are removed unread",
             state.name,
         )
     if not state.allow_direct:

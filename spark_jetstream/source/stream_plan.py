@@ -360,8 +360,8 @@ class StreamPlan:
         largest = ceiling(survey.count, number)
         if largest > self._options.max_messages_per_partition:
             log.warning(
-                "a batch of stream %s has so many messages that each of its %d tasks reads up to "
-                "%d of them, more than option maxMessagesPerPartition says",
+                "a batch of stream %s is so large that each of its %d tasks reads up to "
+                "%d messages, more than option maxMessagesPerPartition says",
                 self.name,
                 number,
                 largest,

@@ -367,6 +367,6 @@ def why_silent(
         )
     return (
         f"stream {state.name} answers requests and stores nothing (its last message is "
-        f"{state.last_seq}): its server cannot write (a full disk; its log says so), or what is "
-        "published does not reach it"
+        f"{state.last_seq}): its server cannot write (a full disk: see its log), or published "
+        "messages do not reach it"
     )

@@ -219,7 +219,7 @@ class PullSession:
             if idle < silence:
                 return EndOfRange()
             self._connection.check()
-            raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
+            raise ConsumerLost(f"the server sent no message and no heartbeat for {silence:g} s")
         except JetStreamError as error:
             if not error.retriable:
                 raise

@@ -235,7 +235,7 @@ def test_an_account_that_may_see_nothing_but_keys(server: NatsServer) -> None:
         assert bucket.put("a", "1") == 1
         assert bucket.update("a", "2", 1) == 2
         assert bucket.get("a", direct=True).value == b"2"
-        with pytest.raises(KeyNotFound, match="no such key"):
+        with pytest.raises(KeyNotFound, match="the key does not exist"):
             bucket.get("z", direct=True)
         assert denied(lambda: bucket.get("a")) == "$JS.API.STREAM.MSG.GET.KV_b"
         assert denied(bucket.keys) == "$JS.API.STREAM.INFO.KV_b"

@@ -344,13 +344,13 @@ def test_keys_that_have_no_value(make: MakeKv, name: str) -> None:
         (lambda: bucket.get("b", direct=True), "it was purged at revision 4", ("b", "PURGE", 4)),
         (
             lambda: bucket.get("c"),
-            f"get key c of bucket {name}: there is no such key",
+            f"get key c of bucket {name}: the key does not exist",
             ("c", "", 0),
         ),
-        (lambda: bucket.get("c", direct=True), "there is no such key", ("c", "", 0)),
+        (lambda: bucket.get("c", direct=True), "the key does not exist", ("c", "", 0)),
         (
             lambda: bucket.get("a", revision=99),
-            "at revision 99: the bucket has no such revision",
+            "at revision 99: the bucket does not have this revision",
             ("a", "", 0),
         ),
         (
@@ -555,7 +555,7 @@ def test_marks_of_deletions_are_removed(make: MakeKv) -> None:
     assert bucket.purge_deletes("1h") == 0
     assert [facts(each)[2:] for each in bucket.history("a")] == [(7, "DELETE")]
     assert bucket.purge_deletes(0) == 2
-    with pytest.raises(KeyNotFound, match="no such key"):
+    with pytest.raises(KeyNotFound, match="the key does not exist"):
         bucket.get("a")
     assert [facts(each) for each in bucket.watch(history=True, timeout=0.1) if each] == [
         ("c", b"1", 5, "PUT"), ("c", b"2", 6, "PUT"),

@@ -242,7 +242,7 @@ def test_a_server_that_comes_back_without_what_it_had(
         # Sequences are given away a second time, those of what came among them.
         assert [bucket.put(f"new{number}", "x") for number in range(5)] == [1, 2, 3, 4, 5]
         for found in watched:
-            with pytest.raises(DataLossError, match="a server came back without what it had"):
+            with pytest.raises(DataLossError, match="a server restarted without messages"):
                 next(found)
 
 

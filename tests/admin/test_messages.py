@@ -95,11 +95,11 @@ def test_messages_that_are_not_there(admin: JetStreamAdmin, stream: str) -> None
         ),
         (
             lambda: admin.messages.erase(stream, 8),
-            "erase message 8 of stream LOOKED: there is no such message",
+            "erase message 8 of stream LOOKED: the message does not exist",
         ),
         (
             lambda: admin.messages.delete(stream, 999),
-            "delete message 999 of stream LOOKED: there is no such message",
+            "delete message 999 of stream LOOKED: the message does not exist",
         ),
     ]
     for request, said in requests:
@@ -197,7 +197,7 @@ def test_single_messages_directly(admin: JetStreamAdmin, direct: str) -> None:
         lambda: admin.messages.next(direct, "d.1", 3, direct=True),
         lambda: admin.messages.since(direct, "2036-01-01T00:00:00Z", direct=True),
     ]
-    said = r"of stream DIRECT: the server that answered has no such message \(404"
+    said = r"of stream DIRECT: the server that answered does not have this message \(404"
     for request in missing:
         with pytest.raises(MessageNotFound, match=said):
             request()

@@ -271,7 +271,7 @@ def test_checks_of_a_server(check: Callable[..., Any]) -> None:
         (
             "kv --bucket prices --key coffee",
             2,
-            "CRITICAL  cannot get key coffee of bucket prices: there is no such ",
+            "CRITICAL  cannot get key coffee of bucket prices: the key does not exist",
         ),
         (
             "meta --expect 1",

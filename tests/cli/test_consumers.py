@@ -440,7 +440,7 @@ def test_next_prints_and_acknowledges(
     assert ", delivered 2 times, " in do("next", stream, "c", "--ack", "term").out
     assert do("next", stream, "c", "--count", 100, "--raw").raw == b"45"
     ran = run("next", stream, "c", "--wait", "100ms")
-    refused(ran, 1, f"nothing came from consumer c of stream {stream} within 100ms")
+    refused(ran, 1, f"consumer c of stream {stream} delivered no message within 100ms")
 
 
 def test_next_asks_and_answers_as_its_options_say(

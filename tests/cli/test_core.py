@@ -205,7 +205,7 @@ def test_replies_to_a_request_are_printed(
         assert len(do("request", "ask.a", "--replies", 0, "--json").objects) == 2
         ran = run("request", "ask.a", "--replies", 3, "--raw")
         assert (ran.code, ran.raw) == (1, b"one\n\xff\n")
-        assert ran.err == "2 of 3 replies came in time: --timeout sets it\n"
+        assert ran.err == "2 of 3 replies arrived in time; --timeout sets the time\n"
     level = do("request", "$JS.API.INFO", "--raw").json["api"]["level"]
     assert level == admin.account.info().api.level
 

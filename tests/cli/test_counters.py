@@ -43,7 +43,7 @@ def test_counters_are_listed(do: Command, counts: str, name: str) -> None:
     ]
     assert [each["value"] for each in do("list", f"{counts}.a", "--json").json] == ["3"]
     nothing = do("ls", f"{counts}.c")
-    assert (nothing.out, nothing.err) == ("", "there are no such counters\n")
+    assert (nothing.out, nothing.err) == ("", "no counters found\n")
 
 
 def test_counters_are_added_to(

@@ -68,7 +68,7 @@ def test_keys_and_their_history_are_listed(do: Command, bucket: Bucket) -> None:
     assert heading == ["key", "revision", "operation", "created", "value"]
     assert (row[:3], row[-1]) == (["eu.colour", "4", "PUT"], "blue")
     nothing = do("kv", "ls", name, "us.>")
-    assert (nothing.out, nothing.err) == ("", f"bucket {name} has no such keys\n")
+    assert (nothing.out, nothing.err) == ("", f"bucket {name} has no matching keys\n")
     printed = do("kv", "history", name, "gone", "--json").json
     revisions = [(item["revision"], item["operation"], item["value"]) for item in printed]
     assert revisions == [(3, "PUT", "x"), (5, "DELETE", None)]
@@ -144,7 +144,7 @@ def test_changes_are_watched(do: Command, run: Command, bucket: Bucket) -> None:
     assert line.endswith(" PUT eu.colour (revision 4): blue")
     assert len(do("kv", "watch", name, "--no-deletes", "--wait", "100ms").out.splitlines()) == 2
     nothing = run("kv", "watch", name, "--updates-only", "--count", 1, "--wait", "100ms")
-    refused(nothing, 1, "nothing came for 100ms, after 0 of 1\n")
+    refused(nothing, 1, "no change arrived for 100ms, after 0 of 1\n")
 
 
 # -- buckets of both kinds --

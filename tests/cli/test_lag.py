@@ -164,7 +164,7 @@ def test_limits_hold_for_mirrors_and_sources_too(
     assert (ran.rows[-1][:3], ran.rows[-1][-1]) == ([mirror, stream, "0"], "ago")
     ran = run(mirror, "--origins", "--max-age", "1ns")
     assert ran.code == 1
-    assert f"stream {mirror}, copying {stream}: nothing came for " in ran.err
+    assert f"stream {mirror}, copying {stream}: the origin has sent nothing for " in ran.err
     # What cannot be reached exceeds any limit.
     admin.streams.create(name=copy, sources=[{"name": f"{name}_NOWHERE"}])
 
@@ -200,7 +200,7 @@ def test_a_new_mirror_exceeds_no_limit_before_its_first_heartbeat(
     ran = run(mirror, "--origins", "--max-age", "1ns")
     assert (ran.code, ran.err.splitlines()[1:]) == (
         1,
-        [f"stream {mirror}, copying {stream}: nothing ever came"],
+        [f"stream {mirror}, copying {stream}: the origin has never sent anything"],
     )
 
 

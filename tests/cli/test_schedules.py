@@ -48,7 +48,7 @@ def test_schedules_are_listed(do: Command, reminders: str, name: str) -> None:
         "exact": True,
     }
     nothing = do("ls", name, f"{reminders}.z")
-    assert (nothing.out, nothing.err) == ("", f"stream {name} has no such schedules\n")
+    assert (nothing.out, nothing.err) == ("", f"stream {name} has no matching schedules\n")
 
 
 def test_a_schedule_is_removed(

@@ -239,7 +239,7 @@ def test_get_prints_several_messages(do: Command, filled: str) -> None:
     assert some.err == "these are the first 10: --count N for more\n"
     assert do("stream", "get", filled, "--from", 3, "--json").err == ""
     nothing = do("stream", "get", filled, "--from", 99)
-    assert (nothing.out, nothing.err) == ("", "there are no such messages\n")
+    assert (nothing.out, nothing.err) == ("", "no messages found\n")
     subject = f"{filled}.a"
     chosen = {
         ("--last", subject): 12,
@@ -260,9 +260,7 @@ def test_view_prints_all_messages_and_pages_on_a_terminal(
     assert lines == do("stream", "get", filled, "--from", 2, "--count", 12, "--json").json
     time = lines[8]["time"]
     assert do("stream", "view", filled, "--since", time, "--raw").raw == b"101112"
-    assert (
-        do("stream", "view", filled, "--subject", "nowhere").err == "there are no such messages\n"
-    )
+    assert do("stream", "view", filled, "--subject", "nowhere").err == "no messages found\n"
     line = ("stream", "view", filled, 5, "--subject", f"{filled}.a", "--server", nats_server.url)
     for answer, shown in {"n": 5, "": 10}.items():  # a page more, which is the last one
         seen = on_terminal(*line, question="Next page?", answer=answer)
@@ -317,7 +315,7 @@ def test_the_error_of_overlapping_subjects_names_the_other_streams(
     do("stream", "add", f"{name}-c", "--subjects", f"{name}.c")
     said = (
         f"subjects overlap with an existing stream (code 400, error 10065): {name}-a and {name}-b "
-        "have such subjects"
+        "have overlapping subjects"
     )
     refused(
         run("stream", "add", f"{name}-d", "--subjects", f"{name}.a,{name}.*.x"),

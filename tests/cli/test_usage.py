@@ -135,7 +135,7 @@ WRONG = [
     ("kv update usage a x", "--revision"),
     (f"kv watch usage --count {sys.maxsize + 1}", f"less than or equal to {sys.maxsize}"),
     ("kv edit usage", "say what to change"),
-    ("object put usage -", "what comes from standard input needs a name"),
+    ("object put usage -", "an object from standard input needs a name"),
     ("object put usage {json} -H nothing --force", "nothing is not 'Name: value'"),
     ("object put usage {json} --metadata nothing --force", "nothing is not name=value"),
     ("object put usage {json} --chunk-size much --force", '"much" is not a size such as 64k'),
@@ -193,7 +193,7 @@ FAILS = [
     ("stream get USAGE --last usage.none", "cannot get the last usage.none of stream USAGE"),
     (
         "stream delete-msg USAGE 2 --force",
-        "cannot erase message 2 of stream USAGE: there is no such message",
+        "cannot erase message 2 of stream USAGE: the message does not exist",
     ),
     ("stream peer-remove USAGE somebody --force", "10010"),
     (

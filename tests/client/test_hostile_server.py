@@ -585,7 +585,7 @@ def test_an_inbox_that_is_read_takes_any_number() -> None:
         inbox.put(Status(1, b"", 100, "Idle", {}))
         assert (inbox.get(0), inbox.get(0)) != (None, None)
     inbox.put(ApiReply(1, b"_INBOX.a.look", b""))
-    with pytest.raises(ConsumerLost, match="not a status, came for a pull request"):
+    with pytest.raises(ConsumerLost, match="has no reply subject and is not a status"):
         inbox.get(0)
 
 

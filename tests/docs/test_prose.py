@@ -1,10 +1,10 @@
-"""The prose of pages and docstrings keeps the rules of CONTRIBUTING.md, "Writing" (tools/prose.py)."""
+"""The prose of pages, docstrings and texts keeps the rules of CONTRIBUTING.md, "Writing" (tools/prose.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tools.prose import LONGEST, docstring_faults, faults
+from tools.prose import LONGEST, docstring_faults, faults, text_faults
 
 LONG = " ".join(["word"] * LONGEST)
 
@@ -55,4 +55,33 @@ def test_a_fault_of_a_docstring_has_the_line_of_the_module() -> None:
         (3, "What came."),
         (3, "What came."),
         (11, "What: such."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("raise ValueError('the answer came too late')", ["the answer came too late"]),
+        ("raise ValueError('no answer came')", []),
+        ("log.info('while %s came late: %s', a, b)", ["while %s came late: %s"]),
+        ("Option(help='What the command is to do.')", ["What the command is to do."]),
+        ("why = 'there is no ' 'such stream here'", ["there is no such stream here"]),
+        ("why = f'stream {name} has {most} such subjects'", ["stream X has X such subjects"]),
+        ("why = f'{f(\"there is no such stream\")} now'", ["there is no such stream"]),
+        (f"why = '{LONG}; {LONG}'", []),
+        (f"why = '{LONG}; it is {LONG}'", [f"it is {LONG}"]),
+        ("script = 'what came is there\\nand so many more'", []),
+        ("class A:\n    name: int\n    'It came as many such did.'", []),
+        ("def f():\n    'Return what came from so many.'", []),
+        ("a = 12345", []),
+    ],
+)
+def test_a_text_of_the_code_breaks_a_rule_or_none(code: str, found: list[str]) -> None:
+    assert [fault.sentence for fault in text_faults(code)] == found
+
+
+def test_a_fault_of_a_text_has_the_line_of_the_module() -> None:
+    source = "a = 1\nraise ValueError(\n    'no such stream; set option stream to another'\n)\n"
+    assert [(fault.line, fault.sentence) for fault in text_faults(source)] == [
+        (3, "no such stream")
     ]

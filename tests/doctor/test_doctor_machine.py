@@ -115,7 +115,7 @@ def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> 
             "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)",
         ),
         (answer(), "3.11.2"),
-        (None, "there is no such program"),
+        (None, "the program does not exist"),
     ],
 )
 def test_a_python_of_the_workers_must_have_the_connector(

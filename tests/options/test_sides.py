@@ -359,8 +359,8 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         BATCH,
         {"filterpushdown": "false"},
         "filterPushdown",
-        "there is no option filterPushdown any more: Spark keeps one plan for each load(), so that "
-        "a frame read with other predicates had wrong rows; say what to read with subjects (of a "
+        "there is no option filterPushdown any more: Spark keeps one plan for each load(), so a "
+        "frame read with other predicates had wrong rows; choose the messages with subjects (of a "
         "bucket: keys), startingOffsets, endingOffsets, startingTimestamp and endingTimestamp",
     ),
     (

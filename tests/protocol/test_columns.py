@@ -19,8 +19,8 @@ SUBJECTS: dict[str, tuple[int, int, int]] = {
     f"$JS.ACK.hub.5Aq.S.c.1.2.3.{TIME}.4.Rn9a": (2, 3, 4),
     f"$JS.ACK.1.2.3.4.5.6.7.{TIME}.9.10.11.12.13": (6, 7, 9),
 }
-FORM = "a message came whose reply subject is not that of a JetStream consumer"
-NUMBER = "a message came whose reply subject has no numbers where they belong"
+FORM = "the reply subject of a message is not that of a JetStream consumer"
+NUMBER = "the reply subject of a message has no numbers where they belong"
 #: Reply subjects that are refused, and how.
 REFUSED: dict[str, str] = {
     "reply.to": FORM,

@@ -297,7 +297,7 @@ ERRORS: dict[str, tuple[bytes, str]] = {
     ),
     "another subject": (
         frame(PLAIN.head, number="1.2"),
-        "an answer came on a subject that nothing was asked with",
+        "an answer arrived at a subject that belongs to no request",
     ),
 }
 

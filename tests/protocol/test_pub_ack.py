@@ -295,7 +295,7 @@ def test_anything_else_is_a_protocol_error(block: bytes, payload: bytes, taught:
 )
 def test_an_answer_to_no_publish_is_a_protocol_error(subject: str) -> None:
     data = f'MSG {subject} {SID} 22\r\n{{"stream":"S","seq":1}}\r\n'.encode()
-    with pytest.raises(ProtocolError, match="nothing was published"):
+    with pytest.raises(ProtocolError, match="belongs to no published message"):
         read_answers([data])
 
 

@@ -87,7 +87,7 @@ NO_ACK = (
     rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: stream <N> has no_ack set, "
     r"so it gives none"
 )
-ACTS = "or set option serverHeaders to drop to store rows without such headers"
+ACTS = "or set option serverHeaders to drop, which stores the rows without these headers"
 #: Headers that the server acts on, with a value, and the column that asks for the same.
 COMMANDS = {
     "Nats-Schedule": ("@at 2030-01-01T00:00:00Z", "schedule"), "Nats-Schedule-Target": ("a.b", "schedule_target"),
@@ -617,7 +617,7 @@ WHOLE = [
     *(
         Case("bs", "RowRefused",
             rf"{ROW} 2 {AT} '<s>.2': column headers holds {name}, on which the server would act: "
-            rf"{f'use column {column} instead' if column else 'remove it from there'}, {ACTS}; 0 "
+            rf"{f'use column {column} instead' if column else 'remove it from there'}; {ACTS}; 0 "
             rf"rows {STORED}",
             columns={"headers": [{"A": "x"}, {"B": "y", name: value}, {"Nats-Rollup": "all"}]})
         for name, (value, column) in COMMANDS.items()
@@ -773,8 +773,8 @@ def test_a_user_who_may_only_publish(make: MakeStream, caplog: pytest.LogCapture
 
 SHORT = (
     "remembers message ids for 1 s (duplicate_window), less than the 2 s for which a row may be "
-    "sent again (options retryTimeout, ackTimeout): after an outage a row may be stored twice; "
-    "make the window longer or set delivery to exactly-once"
+    "sent again (options retryTimeout, ackTimeout); after an outage a row may be stored twice; "
+    "make the window longer, or set delivery to exactly-once"
 )
 
 

@@ -740,7 +740,7 @@ def test_a_bucket_of_another_account(nats_server_factory: Callable[..., NatsServ
         # Not imported: its keys go to the other account's API, which says nothing to them.
         sink = Sink(server.url, bucket="c", **options, ackTimeout="200ms", maxRetries=1)
         said = (
-            r"stream KV_c answers requests and stores nothing .*, or what is published does not "
+            r"stream KV_c answers requests and stores nothing .*, or published messages do not "
             r"reach it; 0 rows"
         )
         with pytest.raises(RowRefused, match=said):

@@ -567,9 +567,9 @@ class TestOtherRows:
         ("picked", "changed", "said"),
         [
             ([4, 2, 3, 1, 0], {}, ""),
-            ([*SAME, 1], {}, r"it was done with 5 rows, and 6 came now"),
-            ([0, 1, 3, 4], {}, r"it was done with 5 rows, and 4 came now"),
-            ([], {}, r"it was done with 5 rows, and 0 came now"),
+            ([*SAME, 1], {}, r"it was done with 5 rows, and this attempt has 6"),
+            ([0, 1, 3, 4], {}, r"it was done with 5 rows, and this attempt has 4"),
+            ([], {}, r"it was done with 5 rows, and this attempt has 0"),
             ([0, 0, 1, 3, 4], {}, "not the same ones"),
             (SAME, {"data": [b"0", b"1", b"1", b"other", b"4"]}, "not the same ones"),
             (SAME, {"msg_id": [None, None, None, None, "yours"]}, "not the same ones"),
@@ -657,7 +657,8 @@ class TestOtherRows:
         )
         assert Sink.exactly(server.url, subject="s.a").write(again, task).stored == 2
         with pytest.raises(
-            DeliveryError, match=r"as many came now, but not the same ones.* Take another writeId"
+            DeliveryError,
+            match=r"this attempt has as many, but not the same ones.* Take another writeId",
         ):
             Sink.exactly(server.url, subject="t.a").write(again, task)
         assert (s.state()["messages"], t.state()["messages"]) == (2, 0)
@@ -696,7 +697,8 @@ class TestOtherRows:
             task = WriteTask("q", 1, 0, run=f"run-{run}")
             reports = [sink.write([rows("s.a", first, count)], task)]
             with pytest.raises(
-                DeliveryError, match=f"15 rows, and {'as many' if count == 15 else count} came now"
+                DeliveryError,
+                match=f"15 rows, and this attempt has {'as many' if count == 15 else count}",
             ):
                 sink.commit(reports, task)
         assert numbers(s.url, "S") == list(range(15))
@@ -768,7 +770,11 @@ class TestOtherRows:
         forget(admin, s.name, s.subject)
         s.remove(1)
         for run, (count, said) in enumerate(
-            [(20, ""), (19, "with 20 rows, and 19 came"), (21, "20 rows, and 21 came")]
+            [
+                (20, ""),
+                (19, "with 20 rows, and this attempt has 19"),
+                (21, "20 rows, and this attempt has 21"),
+            ]
         ):
             task = WriteTask("q", 7, 3, run=f"again-{run}")
             report = sink.write([rows("s.a", 0, count)], task)

@@ -496,10 +496,10 @@ def test_exactly_once_has_one_row_for_each_subject_of_a_schedule(
     }
     (reason,) = reasons
     assert reason.startswith(
-        "an earlier row of the task has its subject, and with delivery exactly-once a schedule"
+        "an earlier row of the task has its subject: with delivery exactly-once a schedule"
     )
     assert reason.endswith(
-        "give each one its own (column subject), or set delivery to deduplicated"
+        "give each schedule its own subject (column subject), or set delivery to deduplicated"
     )
     # A row that is not stored anyway does not count.
     s.purge()

@@ -107,7 +107,7 @@ BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
         (
             kind,
             f"{columns}, {name} string",
-            [f'column "{name}" is for rows that go to subjects: the server allows no'],
+            [f'column "{name}" is for rows that go to subjects: a bucket allows no'],
         )
         for kind, columns in (
             (KEYS, "key string, value binary"),

@@ -424,7 +424,7 @@ def test_a_work_queue(stream: MakeStream, consumers: Any) -> None:
     consumer(consumers, s)
     s.fill(10)
     serve(consumers, s, 6, 1, 2, 4)
-    with pytest.raises(OptionError, match="a work queue: it keeps each message") as caught:
+    with pytest.raises(OptionError, match="a work queue: the queue keeps each message") as caught:
         begin(s, durable="spark")
     assert caught.value.option == "startingConsumer"
     # A batch looks at it.

@@ -114,7 +114,7 @@ MISSING: dict[str, tuple[StreamPosition, StreamSummary, int | None, int | None, 
     "created again": (at(50, 5), AGAIN, None, None, at(1, created=NEW),
         "stream ORDERS was deleted and created again (the offset belongs to the one created at "
         f"{OLD}, this one was"
-        f" created at {NEW}): whatever the old one held from sequence 50 on cannot be read"),
+        f" created at {NEW}); messages of the old one from sequence 50 on cannot be read"),
     "lost one": (at(102, 7), STREAM, None, None, at(101, 100_000),
         "stream ORDERS lost its tail: it was read up to sequence 101, and now ends at 100 (likely "
         "a"),

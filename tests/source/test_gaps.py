@@ -338,7 +338,7 @@ def test_a_run_continues_behind_a_gap_that_it_has_warned_of(
     assert read(case.stream.url, case.running.ranges(case.position, end)) == {case.stream.name: []}
     doubts = [message for message in caplog.messages if "messages 11 to 13 of stream" in message]
     assert len(doubts) == 1
-    assert "cannot be known, and reading goes on" in doubts[0]
+    assert "cannot be known; reading goes on" in doubts[0]
     # Another run has not warned of it, and cannot tell what the purge has removed.
     with pytest.raises(DataLossError, match="messages 11 to 13 of stream"):
         case.planner().ranges(case.position, end)

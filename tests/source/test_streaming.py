@@ -194,9 +194,7 @@ def test_an_interest_stream_is_read_with_a_warning(
     assert run.counts == [4, 4, 2]
     assert run.stored == s.rows()
     assert (
-        caplog.text.count(
-            f"stream {s.name} keeps messages only as long as its consumers are interested"
-        )
+        caplog.text.count(f"stream {s.name} keeps messages only as long as its consumers need them")
         == 1
     )
     assert s.state()["messages"] == 10

@@ -22,7 +22,7 @@ HOP = "Nats-Trace-Hop"
 LINK_KINDS: Mapping[int, str] = {1: "route", 2: "gateway", 4: "leaf node"}
 """Kinds of connections that lead to another server (nats-server: server/client.go)."""
 _KINDS = {0: "client", **LINK_KINDS, 3: "system", 5: "jetstream", 6: "account"}
-_NO_REPORT = "something else than the report of a server came"
+_NO_REPORT = "the message is not a server's report"
 _KNOWN: dict[str, type[TraceEvent]] = {}
 
 

@@ -37,9 +37,9 @@ class KeySink(SinkKind):
     def refuse_ids_of_partitions(self, engine: str) -> None:
         if self.options.delivery != "at-least-once":
             raise OptionError(
-                f"option delivery cannot be {self.options.delivery} with bucket on {engine}, which "
+                f"option delivery cannot be {self.options.delivery} with bucket on {engine}: it "
                 "does not number its tasks, so a row that is written again would have another "
-                "message id; set it to at-least-once: that makes one more revision with the same "
+                "message id; set it to at-least-once, which makes one more revision with the same "
                 "value",
                 option="delivery",
             )

@@ -61,10 +61,10 @@ class MessageSink(SinkKind):
         # A row without a value in the column fails its task (`MessageIds`).
         if self.depends_on_layout() and not self.columns.with_values({"msg_id"}):
             raise OptionError(
-                f"option delivery cannot be deduplicated {lacking}, with ids of the sink's own: a "
-                "row that is written again would have another id; add column msg_id, or keep "
-                "columns stream and sequence of a JetStream source, or set option messageIds to "
-                "content if the rows are distinct, or option delivery to at-least-once",
+                f"option delivery cannot be deduplicated {lacking}: the sink would give a row "
+                "that is written again another id; add column msg_id, or keep columns stream and "
+                "sequence of a JetStream source; or set option messageIds to content if the rows "
+                "are distinct, or option delivery to at-least-once",
                 option="delivery",
             )
 
@@ -147,8 +147,8 @@ class MessageSink(SinkKind):
         if "schedule_rollup" in self.needs and self._exactly_once:
             raise DeliveryError(
                 'option delivery cannot be exactly-once with column "schedule_rollup": the '
-                "server's message removes those at its subject before it, for which a second "
-                "attempt looks, and which it would store again; use deduplicated"
+                "server's message removes earlier ones at its subject; a second attempt would not "
+                "find them, and would store them again; use deduplicated"
             )
 
     @property

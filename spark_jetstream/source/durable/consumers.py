@@ -247,8 +247,8 @@ class DurableConsumers:
                     holders.append(f"{consumer.get('name')} ({listed(theirs)})")
         return OptionError(
             f"stream {stream} is a work queue, which gives each message to one consumer only, and "
-            f"{', '.join(holders) or 'another consumer'} already has what this query reads "
-            f"({listed(self.filters)}): the option subjects must not overlap with the filters of "
+            f"{', '.join(holders) or 'another consumer'} already has messages of this query "
+            f"({listed(self.filters)}); the option subjects must not overlap with the filters of "
             "other consumers",
             option="subjects",
         )

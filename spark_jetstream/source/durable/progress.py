@@ -63,7 +63,7 @@ class Progress:
         if refuses_commits(state):
             raise OptionError(
                 f"stream {state.name} is a work queue that cannot be purged (deny_purge, or "
-                "sealed), so what Spark has committed cannot be removed from it (option durable): "
+                "sealed): messages that Spark has committed cannot be removed from it (option durable); "
                 "read a stream that was made without deny_purge",
                 option="durable",
             )

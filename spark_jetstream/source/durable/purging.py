@@ -114,9 +114,9 @@ class PurgingProgress(StreamProgress):
     def _refuse_several_filters(self, consumer: ConsumerState) -> None:
         if self._loses_messages(consumer):
             raise OptionError(
-                f"stream {self._stream} is a work queue on a server before 2.15, which may lose "
-                "unread messages of a consumer with several filters when those of one are removed "
-                f"(option subjects: {listed(self._consumers.filters)}): read with one filter, with "
+                f"stream {self._stream} is a work queue on a server before 2.15 (option subjects: "
+                f"{listed(self._consumers.filters)}): when committed messages of one filter are "
+                "removed, it may lose unread messages of the others; read with one filter, with "
                 "one query for each, or upgrade the server",
                 option="subjects",
             )

@@ -206,8 +206,8 @@ class StreamProgress(ABC):
         )
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"{problem}; set failOnDataLoss=false to go on with what is there, and to have "
-                f"consumer {self._name} (option durable) hold what comes from then on"
+                f"{problem}; set failOnDataLoss=false to go on with the messages that are left, and "
+                f"to have consumer {self._name} (option durable) hold later ones"
             )
         log.warning("%s; failOnDataLoss is false, so reading goes on", problem)
 

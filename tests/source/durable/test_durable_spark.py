@@ -146,7 +146,7 @@ def test_a_work_queue_is_read_from_its_first_message(kept: MakeStream) -> None:
     ):
         with pytest.raises(
             OptionError,
-            match=f"stream {s.name}, a work queue: what a query passes over would be rem",
+            match=f"stream {s.name}, a work queue: messages that a query passes over would be rem",
         ):
             query_of(s, **{name: value}).run()
         assert left(s) == [1, 2, 3, 4]

@@ -143,7 +143,7 @@ def test_work_queue(stream: Maker, filters: tuple[str, ...]) -> None:
 
 def refused(made: Stream) -> None:
     with pytest.raises(
-        OptionError, match=r"may lose unread messages .* \(option subjects: .*\.a, .*\.b\)"
+        OptionError, match=r"\(option subjects: .*\.a, .*\.b\): .* may lose unread messages"
     ) as raised:
         Run(made, f"{made.subject}.a", f"{made.subject}.b").open()
     assert raised.value.option == "subjects"
@@ -450,14 +450,14 @@ def test_the_consumer_of_an_application(stream: Maker) -> None:
         (
             (),
             (),
-            r"application \(all subjects\) already has what this query reads \(all subjects\)",
+            r"application \(all subjects\) already has messages of this query \(all subjects\)",
         ),
         ((), ("a",), r"application \(all subjects\) already has"),
         (("a",), (), r"application \(\w+\.a\), bystander \(\w+\.z\.z\.z\) already has"),
         (
             ("b", "a.*"),
             ("a.>", "c"),
-            r"application \(\w+\.a\.\*, \w+\.b\) already has what this query reads \(\w+\.a",
+            r"application \(\w+\.a\.\*, \w+\.b\) already has messages of this query \(\w+\.a",
         ),
     ],
 )

@@ -304,7 +304,7 @@ def test_the_stream_is_created_again(
     if retention == "workqueue":
         with pytest.raises(
             OptionError,
-            match=rf"application \({made.subject}.a\) already has what this query reads",
+            match=rf"application \({made.subject}.a\) already has messages of this query",
         ):
             run.check()
         delete_consumer(made, "application")
@@ -352,7 +352,7 @@ def test_a_filter_conflict_is_an_error_if_consumers_cannot_be_listed(stream: Mak
     run = Run(made)
     run.wire.deny("CONSUMER.LIST")
     with pytest.raises(
-        OptionError, match=r"another consumer already has what this query reads \(all subjects\)"
+        OptionError, match=r"another consumer already has messages of this query \(all subjects\)"
     ):
         run.open()
 
