@@ -342,6 +342,32 @@ def test_a_registry_that_is_down() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("url", "proxy"),
+    [
+        ("http://registry..example", None),
+        ("http://registry.example", "http:me:hidden"),
+        ("http://registry.example", "http://me:hidden@proxy:hidden"),
+    ],
+)
+def test_an_address_without_a_server_fails_the_task(
+    monkeypatch: pytest.MonkeyPatch, url: str, proxy: str | None
+) -> None:
+    for name in ("http_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    if proxy is not None:
+        monkeypatch.setenv("http_proxy", proxy)
+    client = SchemaRegistry(url, retry_timeout=0)
+    with pytest.raises(RegistryError) as raised:
+        read(RegisteredAvroReader(client, FIRST), (1, b"\2"))
+    assert str(raised.value) == (
+        f"argument registry: no request can be sent to {url}: check the URL, and the proxies of "
+        "the environment (http_proxy, https_proxy)"
+    )
+    # A traceback would show the text of a cause.
+    assert raised.value.__suppress_context__
+
+
 def test_logins() -> None:
     basic = "Basic " + base64.b64encode("me:pä:ss".encode()).decode()
     for login, given in (
