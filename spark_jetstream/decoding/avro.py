@@ -9,20 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_jetstream.decoding.avro_defaults import with_values_of_defaults
+from spark_jetstream.decoding.avro_library import (
+    SchemaParseException,
+    parse_schema,
+    schemaless_reader,
+)
 from spark_jetstream.decoding.columns import schema_argument, struct_of
 from spark_jetstream.decoding.registry import SchemaRegistry
 from spark_jetstream.decoding.registry_client import KINDS, RegisteredSchema, RegistryClient
 from spark_jetstream.decoding.schemas_by_id import SchemasById
 from spark_jetstream.errors import SchemaError
-
-try:
-    from fastavro import parse_schema, schemaless_reader
-    from fastavro.schema import SchemaParseException
-except ImportError as error:
-    raise ModuleNotFoundError(
-        "Avro needs the library fastavro: pip install 'spark-jetstream[avro]', on every node",
-        name="fastavro",
-    ) from error
 
 _PRIMITIVE = {
     "boolean": pa.bool_(),
@@ -76,6 +73,7 @@ class AvroReader:
                     problem = f"field {field} is {logical}, and {other} in version {before}"
                     raise SchemaError(f"{where}: {problem}")
         self._last = version
+        self._reader = with_values_of_defaults(self._parsed[version], where)
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
         """Return the fields of a record.
@@ -83,8 +81,8 @@ class AvroReader:
         Raises what fastavro raises, and `ValueError` for bytes after the record.
         """
         # Records of the last version need no resolution.
-        resolved = None if version == self._last else self._parsed[self._last]
-        return _record_of(payload, self._parsed[version], resolved)
+        reader = None if version == self._last else self._reader
+        return _record_of(payload, self._parsed[version], reader)
 
 
 class RegisteredAvroReader:
@@ -108,6 +106,7 @@ class RegisteredAvroReader:
         where = schema_argument("")
         self._parsed, record = parsed_record(schema, where, referenced)
         self.fields: pa.StructType = record_type(record, where)
+        self._reader = with_values_of_defaults(self._parsed, where)
         self._logical_types = _logical_types(record)
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
@@ -130,7 +129,7 @@ class RegisteredAvroReader:
                 types = f"field {field} is {_listed(written)}, and {_listed(wanted)}"
                 raise SchemaError(f"{where}: {types} in argument schema")
         # Records of the reader's schema need no resolution.
-        return parsed, None if parsed == self._parsed else self._parsed
+        return parsed, None if parsed == self._parsed else self._reader
 
 
 def _record_of(payload: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from spark_jetstream.decoding.protobuf import ProtobufReader
 from spark_jetstream.decoding.protobuf_writer import ProtobufWriter
 from spark_jetstream.decoding.registry_client import RegistryClient, SchemaReference
 from spark_jetstream.errors import JetStreamError, RegistryError, SchemaError
-from tests.decoding.test_avro import KINDS, POINT, record, without_logical
+from tests.decoding.test_avro import DEFAULTS, KINDS, POINT, record, without_logical
 from tests.decoding.test_protobuf import SHOP, full
 from tests.support.protos import message_classes
 from tests.support.registry import FakeRegistry, Fault
@@ -73,6 +73,15 @@ def test_defaults_and_nulls_of_avro() -> None:
     for row in ({"id": 1, "flag": None, "c": "x"}, {"id": None, "flag": True, "c": "x"}):
         with pytest.raises(SchemaError, match=r"^a row cannot be written by argument schema \(Val"):
             written(writer, {"id": 0, "flag": True, "c": "x"}, row)
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS)
+def test_defaults_of_avro_are_written(kind: Any, default: Any, value: Any) -> None:
+    schema = record(("id", "long"))
+    schema["fields"].append({"name": "field", "type": kind, "default": default})
+    without = pa.struct([("id", pa.int64())])
+    payloads = written(AvroWriter(schema, "argument schema"), {"id": 1}, kind=without)
+    assert read(AvroReader({"": schema}), payloads) == [{"id": 1, "field": value}]
 
 
 @pytest.fixture(scope="module")
