@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
 from spark_jetstream.decoding import json_columns
-from spark_jetstream.decoding.column_types import columns_of
+from spark_jetstream.decoding.column_types import columns_of, with_names_of
 from spark_jetstream.decoding.decode import Format, check_format
 from spark_jetstream.decoding.frames import frame_of
 from spark_jetstream.decoding.payload_writer import PayloadWriter, written_by
@@ -185,13 +185,13 @@ def _written(df: DataFrame, writer: PayloadWriter, frame: bytes) -> Column:
     # The type of a struct.
     assert isinstance(fields, StructType)
     found = columns_of(df.schema, fields, writer.is_optional)
-    return written_by(writer, _row(found), frame)
+    return written_by(writer, _row(df, found), frame)
 
 
 def _json(df: DataFrame, fields: StructType, frame: bytes) -> Column:
     required = json_columns.required_fields(fields)
     found = columns_of(df.schema, fields, lambda path: path not in required)
-    row = _row(found)
+    row = _row(df, found)
     text = F.concat(F.unhex(F.lit(frame.hex())), F.to_json(row).cast("binary"))
     faults = json_columns.missing(row, found, "")
     if not faults:
@@ -200,11 +200,19 @@ def _json(df: DataFrame, fields: StructType, frame: bytes) -> Column:
     return F.when(F.coalesce(*faults).isNotNull(), F.raise_error(reason)).otherwise(text)
 
 
-def _row(fields: StructType) -> Column:
-    """Return a struct of the columns of the fields. A name may hold dots, hence the quotes."""
-    return F.struct(
-        *(F.col("`{}`".format(name.replace("`", "``"))).alias(name) for name in fields.names),
-    )
+def _row(df: DataFrame, fields: StructType) -> Column:
+    """Return a struct of the columns of the fields, with the fields' names on all levels."""
+    types = {column.name.lower(): column.dataType for column in df.schema}
+    columns = []
+    for field in fields:
+        # A name may hold dots, hence the quotes.
+        column = F.col("`{}`".format(field.name.replace("`", "``")))
+        own = types[field.name.lower()]
+        named = with_names_of(own, field.dataType)
+        if named != own:
+            column = column.cast(named)
+        columns.append(column.alias(field.name))
+    return F.struct(*columns)
 
 
 def _id_of(

@@ -273,6 +273,31 @@ def test_what_cannot_be_encoded(
     assert isinstance(raised.value, JetStreamError)
 
 
+def test_names_of_columns_differ_in_case(spark: SparkSession) -> None:
+    frame = spark.sql("""
+        SELECT 1 AS ID, struct('a' AS Y, 2 AS X) AS Part, array(struct(3 AS X)) AS Items,
+        map('k', struct(4 AS X)) AS By
+    """)
+    parts = (
+        "part struct<x int, y string>, items array<struct<x int>>, by map<string, struct<x int>>"
+    )
+    (row,) = encode(frame, "json", f"id int, {parts}").select("data").collect()
+    assert json.loads(bytes(row["data"])) == {
+        "id": 1,
+        "part": {"x": 2, "y": "a"},
+        "items": [{"x": 3}],
+        "by": {"k": {"x": 4}},
+    }
+    # A field of another name would have its default.
+    part = record(("x", "int"), name="Part")
+    part["fields"].append({"name": "y", "type": "string", "default": "none"})
+    schema = record(("id", "long"), ("part", part))
+    (row,) = encode(frame, "avro", schema).select("data").collect()
+    assert read(AvroReader({"": schema}), [bytes(row["data"])]) == [
+        {"id": 1, "part": {"x": 2, "y": "a"}}
+    ]
+
+
 def test_rows_and_payloads(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(1, 4).select(
         "id",
