@@ -111,6 +111,29 @@ def test_types_of_protobuf(shop: dict[str, type[Any]]) -> None:
     ) == [{"at": [("a", then)]}]
 
 
+def test_keys_of_maps_of_protobuf(tmp_path: Path) -> None:
+    text = """
+    syntax = "proto3";
+    message Maps {
+      message Item { int32 n = 1; }
+      map<uint64, string> a = 1; map<fixed64, Item> b = 2; map<bool, int32> c = 3;
+      map<uint32, uint64> d = 4; map<string, double> e = 5; map<sint64, bytes> f = 6;
+    }
+    """
+    maps = message_classes(tmp_path, text)["Maps"]
+    writer = ProtobufWriter(descriptor_of(maps, None, ""), "argument schema")
+    most = Decimal(2**64 - 1)
+    row = {
+        "a": [(most, "x")],
+        "b": [(most, {"n": 1})],
+        "c": [(True, 2)],
+        "d": [(2**32 - 1, most)],
+        "e": [("", 0.5)],
+        "f": [(-(2**63), b"")],
+    }
+    assert read(ProtobufReader({"": maps}, indexed=False), written(writer, row)) == [row]
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -120,6 +143,10 @@ def test_types_of_protobuf(shop: dict[str, type[Any]]) -> None:
         ({"tags": [None]}, "TypeError: "),
         ({"items": [None]}, "TypeError: an item of field shop.Order.items is null"),
         ({"by": {1: None}}, "TypeError: an item of field shop.Order.ByEntry.value is null"),
+        (
+            {"first": "x", "second": 0},
+            "ValueError: first and second are fields of oneof one, and neither is null",
+        ),
     ],
 )
 def test_rows_that_are_no_message(
