@@ -27,6 +27,12 @@ from spark_jetstream.decoding.registry_client import (
 from spark_jetstream.errors import OptionError, SchemaError
 
 _WHERE = "argument schema"
+# By default Spark cuts microseconds off, and the offset of old times to minutes.
+_JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
 
 
 def encode(
@@ -51,8 +57,10 @@ def encode(
     A row that cannot be written, such as one with a null where the schema has none, fails its task:
     no row has a payload that is null.
 
-    - ``"json"``: Spark's `to_json` writes values. A null is left out.
-    - ``"avro"``: fastavro writes records in Spark's workers, where it must be installed.
+    - ``"json"``: Spark's `to_json` writes values, times with microseconds and in UTC. A null is
+      left out.
+    - ``"avro"``: fastavro writes records in Spark's workers, where it must be installed. A field of
+      ``timestamp-millis`` has no microseconds: they are cut off.
     - ``"protobuf"``: protobuf writes messages there. A null leaves its field unset.
 
     With ``registry`` the id of the schema precedes each payload, in the wire format of Confluent's
@@ -192,7 +200,7 @@ def _json(df: DataFrame, fields: StructType, frame: bytes) -> Column:
     required = json_columns.required_fields(fields)
     found = columns_of(df.schema, fields, lambda path: path not in required)
     row = _row(df, found)
-    text = F.concat(F.unhex(F.lit(frame.hex())), F.to_json(row).cast("binary"))
+    text = F.concat(F.unhex(F.lit(frame.hex())), F.to_json(row, _JSON_OPTIONS).cast("binary"))
     faults = json_columns.missing(row, found, "")
     if not faults:
         return text

@@ -29,7 +29,7 @@ from spark_jetstream.decoding.protobuf import ProtobufReader
 from spark_jetstream.decoding.protobuf_writer import ProtobufWriter
 from spark_jetstream.decoding.registry_client import RegistryClient, SchemaReference
 from spark_jetstream.errors import JetStreamError, RegistryError, SchemaError
-from tests.decoding.test_avro import DEFAULTS, KINDS, POINT, record, without_logical
+from tests.decoding.test_avro import DEFAULTS, KINDS, MILLIS, POINT, record, without_logical
 from tests.decoding.test_protobuf import SHOP, full
 from tests.support.protos import message_classes
 from tests.support.registry import FakeRegistry, Fault
@@ -73,6 +73,13 @@ def test_defaults_and_nulls_of_avro() -> None:
     for row in ({"id": 1, "flag": None, "c": "x"}, {"id": None, "flag": True, "c": "x"}):
         with pytest.raises(SchemaError, match=r"^a row cannot be written by argument schema \(Val"):
             written(writer, {"id": 0, "flag": True, "c": "x"}, row)
+
+
+def test_microseconds_are_cut_off_milliseconds() -> None:
+    schema = record(("at", MILLIS))
+    then = datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, datetime.timezone.utc)
+    payloads = written(AvroWriter(schema, "argument schema"), {"at": then})
+    assert read(AvroReader({"": schema}), payloads) == [{"at": then.replace(microsecond=999000)}]
 
 
 @pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS)
@@ -323,6 +330,26 @@ def test_names_of_columns_differ_in_case(spark: SparkSession) -> None:
     assert read(AvroReader({"": schema}), [bytes(row["data"])]) == [
         {"id": 1, "part": {"x": 2, "y": "a"}}
     ]
+
+
+def test_times_of_json(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    frame = session.sql("""
+        SELECT timestamp'2026-10-25T01:30:00.123456Z' AS a, timestamp'1850-01-01T00:00:00Z' AS b,
+        timestamp_ntz'1969-12-31 23:59:59.999999' AS c, date'1500-02-03' AS d
+    """)
+    schema = "a timestamp, b timestamp, c timestamp_ntz, d date"
+    encoded = encode(frame, "json", schema)
+    (row,) = encoded.select("data").collect()
+    assert json.loads(bytes(row["data"])) == {
+        "a": "2026-10-25T01:30:00.123456Z",
+        "b": "1850-01-01T00:00:00.000000Z",
+        "c": "1969-12-31T23:59:59.999999",
+        "d": "1500-02-03",
+    }
+    same = decode(encoded, "json", schema).where("decoded = struct(a, b, c, d)")
+    assert same.count() == 1
 
 
 def test_rows_and_payloads(spark: SparkSession, tmp_path: Path) -> None:
