@@ -352,6 +352,27 @@ def test_times_of_json(spark: SparkSession) -> None:
     assert same.count() == 1
 
 
+def test_items_of_json_that_are_null(spark: SparkSession) -> None:
+    integers: dict[str, Any] = {"type": "integer"}
+    items = {"type": "array", "items": integers}
+    values = {"type": "object", "additionalProperties": integers}
+    parts = {"type": "array", "items": {"properties": {"of": items}}}
+    schema = {"properties": {"items": items, "values": values, "parts": parts}}
+    payloads = ['{"items":[1,%s]}', '{"values":{"k":%s}}', '{"parts":[{"of":[]},{"of":[%s]}]}']
+    with_nulls = spark.createDataFrame(
+        [(one % number,) for one in payloads for number in ("2", "null")], "data string"
+    )
+    errors = decode(with_nulls, "json", schema).select("decode_error").collect()
+    assert [row["decode_error"] for row in errors] == [
+        *(None, "the payload has a null in items"),
+        *(None, "the payload has a null in values"),
+        *(None, "the payload has a null in parts.of"),
+    ]
+    rows = spark.sql("SELECT array(1, null) AS items")
+    with pytest.raises(PySparkException, match="the payload has a null in items"):
+        encode(rows, "json", schema).select("data").collect()
+
+
 def test_rows_and_payloads(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(1, 4).select(
         "id",
