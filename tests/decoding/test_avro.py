@@ -216,6 +216,7 @@ def test_versions_are_read_as_the_last_one() -> None:
 
 
 TIME, PLAIN = record(("at", logical("long", "timestamp-millis"))), record(("at", "long"))
+RENAMED = {**TIME, "fields": [{**TIME["fields"][0], "name": "time", "aliases": ["at"]}]}
 
 
 @pytest.mark.parametrize(
@@ -274,9 +275,24 @@ TIME, PLAIN = record(("at", logical("long", "timestamp-millis"))), record(("at",
             "argument schema, version 2: field at is timestamp-millis, and without a logical type "
             "in version 1",
         ),
+        (
+            {"1": PLAIN, "2": RENAMED},
+            "argument schema, version 2: field at is timestamp-millis, and without a logical type "
+            "in version 1",
+        ),
     ],
 )
 def test_schemas_that_are_refused(schemas: dict[str, Any], said: str) -> None:
     with pytest.raises(SchemaError) as raised:
         AvroReader(schemas)
     assert str(raised.value).startswith(said)
+
+
+def test_only_the_reader_s_aliases_count() -> None:
+    """Avro 1.12, Aliases: those of the writer's schema rename nothing."""
+    first = record()
+    first["fields"] = [{"name": "at", "type": "long", "aliases": ["time"]}]
+    field = {"name": "time", "type": MILLIS, "default": 1000}
+    last = {**first, "fields": [field]}
+    (row,) = read(AvroReader({"1": first, "2": last}), written(first, {"at": 5}), version="1")
+    assert row == {"value": {"time": SECOND}, "error": None}
