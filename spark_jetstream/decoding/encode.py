@@ -58,7 +58,7 @@ def encode(
     no row has a payload that is null.
 
     - ``"json"``: Spark's `to_json` writes values, times with microseconds and in UTC. A null is
-      left out.
+      left out, also where a JSON Schema requires the property and allows null.
     - ``"avro"``: fastavro writes records in Spark's workers, where it must be installed. A field of
       ``timestamp-millis`` has no microseconds: they are cut off.
     - ``"protobuf"``: protobuf writes messages there. A null leaves its field unset.
