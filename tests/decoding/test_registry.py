@@ -239,8 +239,23 @@ def test_the_reader_s_schema_of_protobuf_comes_from_the_registry(
     with pytest.raises(SchemaError, match=r"^schema 2 of the registry imports money.proto, which"):
         registered_descriptor(latest, {}, None)
     broken = latest._replace(text="no Base64")
-    with pytest.raises(SchemaError, match=r"^schema 2 of the registry is no descriptor of a Prot"):
+    with pytest.raises(RegistryError, match=r"^argument registry: it answers schema 2 without the"):
         registered_descriptor(broken, {}, None)
+
+
+def test_a_registry_without_descriptors_fails_the_task(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    text = SHOP % ("", "int64 id = 1;")
+    order = message_classes(tmp_path, text)["shop.Order"]
+    schema = registry.add("orders-value", text, "PROTOBUF")
+    reader = RegisteredProtobufReader(registry.client(), descriptor_of(order, None, ""))
+    with pytest.raises(RegistryError) as raised:
+        read(reader, (schema, b"\0" + order(id=1).SerializeToString()))
+    assert str(raised.value) == (
+        "argument registry: it answers schema 1 without the descriptor of a Protobuf file: its API "
+        "must have format=serialized, as those of Confluent and Karapace do"
+    )
 
 
 def test_messages_of_a_descriptor_set(tmp_path: Path) -> None:
