@@ -9,20 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_jetstream.decoding.avro_defaults import with_values_of_defaults
+from spark_jetstream.decoding.avro_library import (
+    SchemaParseException,
+    parse_schema,
+    schemaless_reader,
+)
 from spark_jetstream.decoding.columns import schema_argument, struct_of
 from spark_jetstream.decoding.registry import SchemaRegistry
 from spark_jetstream.decoding.registry_client import KINDS, RegisteredSchema, RegistryClient
 from spark_jetstream.decoding.schemas_by_id import SchemasById
 from spark_jetstream.errors import SchemaError
-
-try:
-    from fastavro import parse_schema, schemaless_reader
-    from fastavro.schema import SchemaParseException
-except ImportError as error:
-    raise ModuleNotFoundError(
-        "Avro needs the library fastavro: pip install 'spark-jetstream[avro]', on every node",
-        name="fastavro",
-    ) from error
 
 _PRIMITIVE = {
     "boolean": pa.bool_(),
@@ -61,21 +58,21 @@ class AvroReader:
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._parsed: dict[str, Any] = {}
-        # Of each field: its logical type, and the first version that has it.
-        logical_types: dict[str, tuple[str, str]] = {}
+        records: dict[str, Mapping[str, Any]] = {}
         for version, schema in schemas.items():
             where = schema_argument(version)
-            self._parsed[version], record = parsed_record(schema, where)
-            walk = _Walk(where)
-            self.fields: pa.StructType = walk.of_record(record)
-            for field, logical in walk.logical.items():
-                # fastavro makes values by the logical type of the writer: all versions must have
-                # the same.
-                other, before = logical_types.setdefault(field, (logical, version))
-                if logical != other:
-                    problem = f"field {field} is {logical}, and {other} in version {before}"
-                    raise SchemaError(f"{where}: {problem}")
+            self._parsed[version], records[version] = parsed_record(schema, where)
+            self.fields: pa.StructType = record_type(records[version], where)
+        # fastavro makes values by the logical type of the writer: all versions must have the same.
+        last = _logical_types(records[version], aliases=True)
+        for before, record in records.items():
+            for field, written in _logical_types(record, aliases=False).items():
+                wanted = last.get(field, written)
+                if written != wanted:
+                    types = f"field {field} is {_listed(wanted)}, and {_listed(written)}"
+                    raise SchemaError(f"{where}: {types} in version {before}")
         self._last = version
+        self._reader = with_values_of_defaults(self._parsed[version], where)
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
         """Return the fields of a record.
@@ -83,8 +80,8 @@ class AvroReader:
         Raises what fastavro raises, and `ValueError` for bytes after the record.
         """
         # Records of the last version need no resolution.
-        resolved = None if version == self._last else self._parsed[self._last]
-        return _record_of(payload, self._parsed[version], resolved)
+        reader = None if version == self._last else self._reader
+        return _record_of(payload, self._parsed[version], reader)
 
 
 class RegisteredAvroReader:
@@ -108,7 +105,8 @@ class RegisteredAvroReader:
         where = schema_argument("")
         self._parsed, record = parsed_record(schema, where, referenced)
         self.fields: pa.StructType = record_type(record, where)
-        self._logical_types = _logical_types(record)
+        self._reader = with_values_of_defaults(self._parsed, where)
+        self._logical_types = _logical_types(record, aliases=True)
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
         """Return the fields of a record that was written by the schema with the id ``version``.
@@ -124,13 +122,13 @@ class RegisteredAvroReader:
         others = [other.text for other in self._client.referenced(schema).values()]
         parsed, record = parsed_record(schema.text, where, others)
         # fastavro makes values by the logical type of the writer.
-        for field, written in _logical_types(record).items():
+        for field, written in _logical_types(record, aliases=False).items():
             wanted = self._logical_types.get(field, written)
             if written != wanted:
                 types = f"field {field} is {_listed(written)}, and {_listed(wanted)}"
                 raise SchemaError(f"{where}: {types} in argument schema")
         # Records of the reader's schema need no resolution.
-        return parsed, None if parsed == self._parsed else self._parsed
+        return parsed, None if parsed == self._parsed else self._reader
 
 
 def _record_of(payload: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
@@ -178,10 +176,11 @@ def parsed_record(
     return parsed, expanded
 
 
-def _logical_types(record: Mapping[str, Any]) -> dict[str, set[str]]:
+def _logical_types(record: Mapping[str, Any], *, aliases: bool) -> dict[str, set[str]]:
     """Return the logical types of the fields of an expanded schema, by their paths with dots.
 
-    A field is there under its aliases, too. A union may have several.
+    With ``aliases`` a field is there under its aliases, too: those of a reader's schema count. A
+    union may have several types.
     """
     found: dict[str, set[str]] = {}
     pending: list[tuple[Any, str]] = [(record, "")]
@@ -189,7 +188,7 @@ def _logical_types(record: Mapping[str, Any]) -> dict[str, set[str]]:
         schema, field = pending.pop()
         if not isinstance(schema, list | dict):
             schema = {"type": schema}
-        parts = _parts(schema, field)
+        parts = _parts(schema, field, aliases=aliases)
         if parts is None:
             found.setdefault(field, set()).add(schema.get("logicalType") or _NO_LOGICAL_TYPE)
         else:
@@ -197,7 +196,7 @@ def _logical_types(record: Mapping[str, Any]) -> dict[str, set[str]]:
     return found
 
 
-def _parts(schema: Any, field: str) -> list[tuple[Any, str]] | None:
+def _parts(schema: Any, field: str, *, aliases: bool) -> list[tuple[Any, str]] | None:
     """Return the schemas within one, with the paths of their fields; None if it is primitive."""
     if isinstance(schema, list):
         return [(kind, field) for kind in schema if kind not in ("null", {"type": "null"})]
@@ -211,7 +210,7 @@ def _parts(schema: Any, field: str) -> list[tuple[Any, str]] | None:
     return [
         (member["type"], f"{path}{name}")
         for member in schema["fields"]
-        for name in (member["name"], *member.get("aliases", ()))
+        for name in (member["name"], *(member.get("aliases", ()) if aliases else ()))
     ]
 
 
@@ -229,8 +228,6 @@ class _Walk:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        # Of each field of a primitive type; fields of records have paths with dots.
-        self.logical: dict[str, str] = {}
 
     def of_record(self, record: Mapping[str, Any]) -> pa.StructType:
         """Return the Arrow type of the schema. Raises `SchemaError`."""
@@ -271,7 +268,6 @@ class _Walk:
 
     def _primitive(self, schema: Mapping[str, Any], field: str) -> pa.DataType:
         logical = schema.get("logicalType")
-        self.logical[field] = logical or _NO_LOGICAL_TYPE
         if logical != "decimal":
             name = schema["type"]
             return _LOGICAL.get((name, logical), _PRIMITIVE[name])

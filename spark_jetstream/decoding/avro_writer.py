@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
-from fastavro import schemaless_writer
-from fastavro.validation import validate
 
 from spark_jetstream.decoding.avro import parsed_record, record_type
+from spark_jetstream.decoding.avro_defaults import with_values_of_defaults
+from spark_jetstream.decoding.avro_library import schemaless_writer, validate
 
 
 class AvroWriter:
@@ -20,8 +20,9 @@ class AvroWriter:
     """
 
     def __init__(self, schema: Any, where: str, referenced: Collection[str] = ()) -> None:
-        self._parsed, record = parsed_record(schema, where, referenced)
+        parsed, record = parsed_record(schema, where, referenced)
         self.fields: pa.StructType = record_type(record, where)
+        self._parsed = with_values_of_defaults(parsed, where)
         self._with_default = frozenset(_with_default(record, ""))
 
     def is_optional(self, path: str) -> bool:

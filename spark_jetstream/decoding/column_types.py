@@ -44,6 +44,28 @@ def columns_of(
     return found
 
 
+def with_names_of(column: DataType, field: DataType) -> DataType:
+    """Return the type of a column that fits a field, with the names that the field's parts have.
+
+    The parts keep the column's order: a cast goes by it.
+    """
+    if isinstance(column, StructType) and isinstance(field, StructType):
+        parts = {part.name.lower(): part for part in field}
+        renamed = StructType()
+        for own in column:
+            part = parts[own.name.lower()]
+            renamed.add(part.name, with_names_of(own.dataType, part.dataType), own.nullable)
+        return renamed
+    if isinstance(column, ArrayType) and isinstance(field, ArrayType):
+        item = with_names_of(column.elementType, field.elementType)
+        return ArrayType(item, column.containsNull)
+    if isinstance(column, MapType) and isinstance(field, MapType):
+        key = with_names_of(column.keyType, field.keyType)
+        value = with_names_of(column.valueType, field.valueType)
+        return MapType(key, value, column.valueContainsNull)
+    return column
+
+
 def _members(
     frame: StructType,
     fields: StructType,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.decoding.registry_client import RegisteredSchema
-from spark_jetstream.errors import SchemaError
+from spark_jetstream.errors import RegistryError, SchemaError
 
 try:
     from google.protobuf.descriptor import (
@@ -104,7 +104,7 @@ def registered_descriptor(
 ) -> Descriptor:
     """Return a message of a registered schema: ``message``, or the first one of its file.
 
-    Raises `SchemaError`.
+    Raises `SchemaError`, and `RegistryError` if the registry gives no descriptor.
     """
     where = f"schema {schema.id} of the registry"
     file = _file(schema)
@@ -124,7 +124,7 @@ def registered_descriptor(
 def messages_of(schema: RegisteredSchema) -> Mapping[tuple[int, ...], str]:
     """Return the full names of the messages of a registered schema by their places in its file.
 
-    Raises `SchemaError`.
+    Raises `RegistryError` if the registry gives no descriptor.
     """
     return _messages(_file(schema))
 
@@ -134,8 +134,10 @@ def _file(schema: RegisteredSchema) -> FileDescriptorProto:
         content = base64.b64decode(schema.text, validate=True)
         return FileDescriptorProto.FromString(content)
     except (binascii.Error, ValueError, DecodeError):
-        raise SchemaError(
-            f"schema {schema.id} of the registry is no descriptor of a Protobuf file",
+        # No payload is to blame: the registry has answered in another format.
+        raise RegistryError(
+            f"argument registry: it answers schema {schema.id} without the descriptor of a Protobuf "
+            "file: its API must have format=serialized, as those of Confluent and Karapace do",
         ) from None
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
 from spark_jetstream.decoding import json_columns
-from spark_jetstream.decoding.column_types import columns_of
+from spark_jetstream.decoding.column_types import columns_of, with_names_of
 from spark_jetstream.decoding.decode import Format, check_format
 from spark_jetstream.decoding.frames import frame_of
 from spark_jetstream.decoding.payload_writer import PayloadWriter, written_by
@@ -27,6 +27,12 @@ from spark_jetstream.decoding.registry_client import (
 from spark_jetstream.errors import OptionError, SchemaError
 
 _WHERE = "argument schema"
+# By default Spark cuts microseconds off, and the offset of old times to minutes.
+_JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
 
 
 def encode(
@@ -51,8 +57,10 @@ def encode(
     A row that cannot be written, such as one with a null where the schema has none, fails its task:
     no row has a payload that is null.
 
-    - ``"json"``: Spark's `to_json` writes values. A null is left out.
-    - ``"avro"``: fastavro writes records in Spark's workers, where it must be installed.
+    - ``"json"``: Spark's `to_json` writes values, times with microseconds and in UTC. A null is
+      left out, also where a JSON Schema requires the property and allows null.
+    - ``"avro"``: fastavro writes records in Spark's workers, where it must be installed. A field of
+      ``timestamp-millis`` has no microseconds: they are cut off.
     - ``"protobuf"``: protobuf writes messages there. A null leaves its field unset.
 
     With ``registry`` the id of the schema precedes each payload, in the wire format of Confluent's
@@ -185,14 +193,14 @@ def _written(df: DataFrame, writer: PayloadWriter, frame: bytes) -> Column:
     # The type of a struct.
     assert isinstance(fields, StructType)
     found = columns_of(df.schema, fields, writer.is_optional)
-    return written_by(writer, _row(found), frame)
+    return written_by(writer, _row(df, found), frame)
 
 
 def _json(df: DataFrame, fields: StructType, frame: bytes) -> Column:
     required = json_columns.required_fields(fields)
     found = columns_of(df.schema, fields, lambda path: path not in required)
-    row = _row(found)
-    text = F.concat(F.unhex(F.lit(frame.hex())), F.to_json(row).cast("binary"))
+    row = _row(df, found)
+    text = F.concat(F.unhex(F.lit(frame.hex())), F.to_json(row, _JSON_OPTIONS).cast("binary"))
     faults = json_columns.missing(row, found, "")
     if not faults:
         return text
@@ -200,11 +208,19 @@ def _json(df: DataFrame, fields: StructType, frame: bytes) -> Column:
     return F.when(F.coalesce(*faults).isNotNull(), F.raise_error(reason)).otherwise(text)
 
 
-def _row(fields: StructType) -> Column:
-    """Return a struct of the columns of the fields. A name may hold dots, hence the quotes."""
-    return F.struct(
-        *(F.col("`{}`".format(name.replace("`", "``"))).alias(name) for name in fields.names),
-    )
+def _row(df: DataFrame, fields: StructType) -> Column:
+    """Return a struct of the columns of the fields, with the fields' names on all levels."""
+    types = {column.name.lower(): column.dataType for column in df.schema}
+    columns = []
+    for field in fields:
+        # A name may hold dots, hence the quotes.
+        column = F.col("`{}`".format(field.name.replace("`", "``")))
+        own = types[field.name.lower()]
+        named = with_names_of(own, field.dataType)
+        if named != own:
+            column = column.cast(named)
+        columns.append(column.alias(field.name))
+    return F.struct(*columns)
 
 
 def _id_of(

@@ -131,12 +131,18 @@ def _fault(parsed: Column, text: Column, schema: StructType) -> Column:
 def missing(value: Column, kind: DataType, path: str) -> list[Column]:
     """Return errors.
 
-    One that is not null names a field that a value lacks though its type calls it NOT NULL.
+    One that is not null names a field that a value lacks though its type calls it NOT NULL. Or the
+    field has a null among its items, which its type does not allow. ``path`` ends with a dot.
     """
     if isinstance(kind, MapType):
-        return missing(F.map_values(value), ArrayType(kind.valueType), path)
+        items = ArrayType(kind.valueType, kind.valueContainsNull)
+        return missing(F.map_values(value), items, path)
     if isinstance(kind, ArrayType):
-        return _missing_in_items(value, kind.elementType, path)
+        errors_of_items = _missing_in_items(value, kind.elementType, path)
+        if kind.containsNull:
+            return errors_of_items
+        has_null = F.exists(value, F.isnull)
+        return [F.when(has_null, f"the payload has a null in {path[:-1]}"), *errors_of_items]
     if not isinstance(kind, StructType):
         return []
     errors: list[Column] = []

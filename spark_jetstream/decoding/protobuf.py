@@ -63,8 +63,16 @@ class MessageParser:
         self._read = _read_fields(descriptor)
 
     def parse(self, payload: bytes) -> dict[str, Any]:
-        """Return the fields of a message. Raises what protobuf raises."""
-        return self._read(self._message.FromString(payload))
+        """Return the fields of a message.
+
+        Raises what protobuf raises, and `ValueError` if a required field of proto2 is missing.
+        """
+        message = self._message.FromString(payload)
+        # Not all implementations of the library look for them.
+        if not message.IsInitialized():
+            missing = ", ".join(message.FindInitializationErrors())
+            raise ValueError(f"the message has no {missing}")
+        return self._read(message)
 
 
 class ProtobufReader:

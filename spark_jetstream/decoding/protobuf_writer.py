@@ -55,11 +55,23 @@ class ProtobufWriter:
 def _fill(descriptor: Descriptor) -> _Setter:
     """Return a function that sets the fields of a message from a mapping."""
     setters = {field.name: _field_setter(field) for field in descriptor.fields}
+    choices = {
+        field.name: field.containing_oneof.name
+        for field in descriptor.fields
+        if field.containing_oneof is not None
+    }
 
     def fill(message: Message, row: Mapping[str, Any]) -> None:
         for name, value in row.items():
-            if value is not None:
-                setters[name](message, value)
+            if value is None:
+                continue
+            # A second field of a oneof would remove the first one.
+            other = message.WhichOneof(choices[name]) if name in choices else None
+            if other is not None:
+                raise ValueError(
+                    f"{other} and {name} are fields of oneof {choices[name]}, and neither is null",
+                )
+            setters[name](message, value)
 
     return fill
 
@@ -68,7 +80,7 @@ def _field_setter(field: FieldDescriptor) -> _Setter:
     name = field.name
     entry = map_entry(field)
     if entry is not None:
-        return _map_setter(name, entry["value"])
+        return _map_setter(name, entry["key"], entry["value"])
     is_message = field.message_type is not None
     if is_message:
         set_message = _message_setter(field)
@@ -94,20 +106,21 @@ def _field_setter(field: FieldDescriptor) -> _Setter:
     return set_repeated if is_repeated(field) else set_one
 
 
-def _map_setter(name: str, value_field: FieldDescriptor) -> _Setter:
+def _map_setter(name: str, key_field: FieldDescriptor, value_field: FieldDescriptor) -> _Setter:
+    key_of = _scalar(key_field)
     if value_field.message_type is not None:
         set_message = _message_setter(value_field)
 
         def set_messages(message: Message, values: Mapping[Any, Any]) -> None:
             for key, value in values.items():
-                set_message(getattr(message, name)[key], value)
+                set_message(getattr(message, name)[key_of(key)], value)
 
         return set_messages
     scalar = _scalar(value_field)
 
     def set_scalars(message: Message, values: Mapping[Any, Any]) -> None:
         for key, value in values.items():
-            getattr(message, name)[key] = scalar(value)
+            getattr(message, name)[key_of(key)] = scalar(value)
 
     return set_scalars
 

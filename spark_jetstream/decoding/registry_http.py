@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Mapping
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from typing import Any, NamedTuple
 from urllib.error import URLError
 from urllib.request import (
@@ -63,6 +63,7 @@ class RegistryHttp:
 
         Raises `RegistryError` for an outage that lasts longer than ``retry_timeout``, and at once
         for a refused login, a certificate that is not trusted, and an answer of another program.
+        Also at once for an address to which no request can be sent.
         """
         registry = self._registry
         deadline = Deadline(registry.retry_timeout)
@@ -75,7 +76,7 @@ class RegistryHttp:
                 if status < 500 and status not in _BUSY:
                     return self._checked(path, status, content)
                 reason = f"it answers {status}"
-            except (OSError, HTTPException) as error:
+            except (OSError, HTTPException, ValueError) as error:
                 reason = self._reason(error)
             if is_last:
                 raise RegistryError(
@@ -128,6 +129,13 @@ class RegistryHttp:
             raise RegistryError(
                 f"argument registry: {self._registry.url}: {error_text(cause)}: "
                 "give ca_file of SchemaRegistry",
+            ) from None
+        # The host is no name, which is a UnicodeError, or a proxy is malformed.
+        if isinstance(cause, InvalidURL) or not isinstance(error, OSError | HTTPException):
+            # The text of the error may have the password of the proxy.
+            raise RegistryError(
+                f"argument registry: no request can be sent to {self._registry.url}: check the "
+                "URL, and the proxies of the environment (http_proxy, https_proxy)",
             ) from None
         if isinstance(cause, TimeoutError):
             return NO_ANSWER

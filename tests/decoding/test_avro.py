@@ -103,6 +103,54 @@ def test_types(kind: Any, arrow: str, value: Any, expected: Any) -> None:
     ]
 
 
+SECOND = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
+MILLIS = logical("long", "timestamp-millis")
+#: Each with a default as JSON has it, and its value.
+DEFAULTS: list[tuple[Any, Any, Any]] = [
+    (MILLIS, 1000, SECOND),
+    (logical("long", "local-timestamp-millis"), 1000, SECOND.replace(tzinfo=None)),
+    (logical("int", "date"), -1, datetime.date(1969, 12, 31)),
+    (logical("bytes", "decimal", precision=4, scale=2), "\u00ff", Decimal("-0.01")),
+    ("bytes", "\u00ff\u0000", b"\xff\0"),
+    ({"type": "fixed", "name": "F", "size": 1}, "\u00ff", b"\xff"),
+    (["bytes", "null"], "\u00ff", b"\xff"),
+    (["null", MILLIS], None, None),
+    ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+    ({"type": "map", "values": MILLIS}, {"a": 1000}, [("a", SECOND)]),
+    (record(("at", MILLIS)) | {"name": "At"}, {"at": 1000}, {"at": SECOND}),
+    ("double", "Infinity", float("inf")),
+    ("float", 1, 1.0),
+    ("string", "\u00ff", "\u00ff"),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS)
+def test_defaults_are_values_of_their_types(kind: Any, default: Any, value: Any) -> None:
+    first = record(("id", "long"))
+    field = {"name": "field", "type": kind, "default": default}
+    last = {**first, "fields": [*first["fields"], field]}
+    reader = AvroReader({"1": first, "2": last})
+    found = read(reader, written(first, {"id": 1}), version="1")
+    assert found == [{"value": {"id": 1, "field": value}, "error": None}]
+
+
+def test_a_type_that_is_used_twice_has_its_defaults_at_both_places() -> None:
+    point = record(("x", "int"), name="Point")
+    first = record(("a", point), ("b", "Point"))
+    more = {"name": "t", "type": MILLIS, "default": 1000}
+    last = record(("a", {**point, "fields": [*point["fields"], more]}), ("b", "Point"))
+    payload = written(first, {"a": {"x": 1}, "b": {"x": 2}})
+    (row,) = read(AvroReader({"1": first, "2": last}), payload, version="1")
+    assert row["value"] == {"a": {"x": 1, "t": SECOND}, "b": {"x": 2, "t": SECOND}}
+
+
+def test_a_default_that_its_type_does_not_have_is_refused() -> None:
+    schema = record()
+    schema["fields"] = [{"name": "field", "type": "bytes", "default": "\u0100"}]
+    with pytest.raises(SchemaError, match=r"^argument schema has a default that its type does not"):
+        AvroReader({"": schema})
+
+
 #: As of a real stream: nested, with a name that is used twice.
 ORDER = record(
     ("id", "long"),
@@ -168,6 +216,7 @@ def test_versions_are_read_as_the_last_one() -> None:
 
 
 TIME, PLAIN = record(("at", logical("long", "timestamp-millis"))), record(("at", "long"))
+RENAMED = {**TIME, "fields": [{**TIME["fields"][0], "name": "time", "aliases": ["at"]}]}
 
 
 @pytest.mark.parametrize(
@@ -226,9 +275,24 @@ TIME, PLAIN = record(("at", logical("long", "timestamp-millis"))), record(("at",
             "argument schema, version 2: field at is timestamp-millis, and without a logical type "
             "in version 1",
         ),
+        (
+            {"1": PLAIN, "2": RENAMED},
+            "argument schema, version 2: field at is timestamp-millis, and without a logical type "
+            "in version 1",
+        ),
     ],
 )
 def test_schemas_that_are_refused(schemas: dict[str, Any], said: str) -> None:
     with pytest.raises(SchemaError) as raised:
         AvroReader(schemas)
     assert str(raised.value).startswith(said)
+
+
+def test_only_the_reader_s_aliases_count() -> None:
+    """Avro 1.12, Aliases: those of the writer's schema rename nothing."""
+    first = record()
+    first["fields"] = [{"name": "at", "type": "long", "aliases": ["time"]}]
+    field = {"name": "time", "type": MILLIS, "default": 1000}
+    last = {**first, "fields": [field]}
+    (row,) = read(AvroReader({"1": first, "2": last}), written(first, {"at": 5}), version="1")
+    assert row == {"value": {"time": SECOND}, "error": None}

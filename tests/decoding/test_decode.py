@@ -297,15 +297,21 @@ def test_payloads_that_libraries_read(
 
 
 @pytest.mark.parametrize(
-    ("format", "library"), [("avro", "fastavro"), ("protobuf", "google.protobuf.descriptor")]
+    ("format", "module", "library"),
+    [
+        ("avro", "avro", "fastavro"),
+        ("avro", "avro_writer", "fastavro"),
+        ("protobuf", "protobuf", "google.protobuf.descriptor"),
+        ("protobuf", "protobuf_writer", "google.protobuf.descriptor"),
+    ],
 )
-def test_a_library_that_is_missing(format: str, library: str) -> None:
-    """A worker without it fails its task, too: it imports the module of the reader."""
+def test_a_library_that_is_missing(format: str, module: str, library: str) -> None:
+    """A worker without it fails its task, too: it imports the module of the reader or writer."""
     code = f"""
 import sys
 sys.modules[{library!r}] = None
 try:
-    import spark_jetstream.decoding.{format}
+    import spark_jetstream.decoding.{module}
 except ModuleNotFoundError as error:
     print(error)
 """

@@ -29,7 +29,7 @@ from spark_jetstream.decoding.protobuf import ProtobufReader
 from spark_jetstream.decoding.protobuf_writer import ProtobufWriter
 from spark_jetstream.decoding.registry_client import RegistryClient, SchemaReference
 from spark_jetstream.errors import JetStreamError, RegistryError, SchemaError
-from tests.decoding.test_avro import KINDS, POINT, record, without_logical
+from tests.decoding.test_avro import DEFAULTS, KINDS, MILLIS, POINT, record, without_logical
 from tests.decoding.test_protobuf import SHOP, full
 from tests.support.protos import message_classes
 from tests.support.registry import FakeRegistry, Fault
@@ -75,6 +75,22 @@ def test_defaults_and_nulls_of_avro() -> None:
             written(writer, {"id": 0, "flag": True, "c": "x"}, row)
 
 
+def test_microseconds_are_cut_off_milliseconds() -> None:
+    schema = record(("at", MILLIS))
+    then = datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, datetime.timezone.utc)
+    payloads = written(AvroWriter(schema, "argument schema"), {"at": then})
+    assert read(AvroReader({"": schema}), payloads) == [{"at": then.replace(microsecond=999000)}]
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS)
+def test_defaults_of_avro_are_written(kind: Any, default: Any, value: Any) -> None:
+    schema = record(("id", "long"))
+    schema["fields"].append({"name": "field", "type": kind, "default": default})
+    without = pa.struct([("id", pa.int64())])
+    payloads = written(AvroWriter(schema, "argument schema"), {"id": 1}, kind=without)
+    assert read(AvroReader({"": schema}), payloads) == [{"id": 1, "field": value}]
+
+
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, type[Any]]:
     return message_classes(tmp_path_factory.mktemp("protos"), SHOP)
@@ -102,6 +118,29 @@ def test_types_of_protobuf(shop: dict[str, type[Any]]) -> None:
     ) == [{"at": [("a", then)]}]
 
 
+def test_keys_of_maps_of_protobuf(tmp_path: Path) -> None:
+    text = """
+    syntax = "proto3";
+    message Maps {
+      message Item { int32 n = 1; }
+      map<uint64, string> a = 1; map<fixed64, Item> b = 2; map<bool, int32> c = 3;
+      map<uint32, uint64> d = 4; map<string, double> e = 5; map<sint64, bytes> f = 6;
+    }
+    """
+    maps = message_classes(tmp_path, text)["Maps"]
+    writer = ProtobufWriter(descriptor_of(maps, None, ""), "argument schema")
+    most = Decimal(2**64 - 1)
+    row = {
+        "a": [(most, "x")],
+        "b": [(most, {"n": 1})],
+        "c": [(True, 2)],
+        "d": [(2**32 - 1, most)],
+        "e": [("", 0.5)],
+        "f": [(-(2**63), b"")],
+    }
+    assert read(ProtobufReader({"": maps}, indexed=False), written(writer, row)) == [row]
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -111,6 +150,10 @@ def test_types_of_protobuf(shop: dict[str, type[Any]]) -> None:
         ({"tags": [None]}, "TypeError: "),
         ({"items": [None]}, "TypeError: an item of field shop.Order.items is null"),
         ({"by": {1: None}}, "TypeError: an item of field shop.Order.ByEntry.value is null"),
+        (
+            {"first": "x", "second": 0},
+            "ValueError: first and second are fields of oneof one, and neither is null",
+        ),
     ],
 )
 def test_rows_that_are_no_message(
@@ -262,6 +305,72 @@ def test_what_cannot_be_encoded(
     with pytest.raises(ValueError, match=f"^{re.escape(said)}") as raised:
         encode(frame, format, schema, **given)
     assert isinstance(raised.value, JetStreamError)
+
+
+def test_names_of_columns_differ_in_case(spark: SparkSession) -> None:
+    frame = spark.sql("""
+        SELECT 1 AS ID, struct('a' AS Y, 2 AS X) AS Part, array(struct(3 AS X)) AS Items,
+        map('k', struct(4 AS X)) AS By
+    """)
+    parts = (
+        "part struct<x int, y string>, items array<struct<x int>>, by map<string, struct<x int>>"
+    )
+    (row,) = encode(frame, "json", f"id int, {parts}").select("data").collect()
+    assert json.loads(bytes(row["data"])) == {
+        "id": 1,
+        "part": {"x": 2, "y": "a"},
+        "items": [{"x": 3}],
+        "by": {"k": {"x": 4}},
+    }
+    # A field of another name would have its default.
+    part = record(("x", "int"), name="Part")
+    part["fields"].append({"name": "y", "type": "string", "default": "none"})
+    schema = record(("id", "long"), ("part", part))
+    (row,) = encode(frame, "avro", schema).select("data").collect()
+    assert read(AvroReader({"": schema}), [bytes(row["data"])]) == [
+        {"id": 1, "part": {"x": 2, "y": "a"}}
+    ]
+
+
+def test_times_of_json(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    frame = session.sql("""
+        SELECT timestamp'2026-10-25T01:30:00.123456Z' AS a, timestamp'1850-01-01T00:00:00Z' AS b,
+        timestamp_ntz'1969-12-31 23:59:59.999999' AS c, date'1500-02-03' AS d
+    """)
+    schema = "a timestamp, b timestamp, c timestamp_ntz, d date"
+    encoded = encode(frame, "json", schema)
+    (row,) = encoded.select("data").collect()
+    assert json.loads(bytes(row["data"])) == {
+        "a": "2026-10-25T01:30:00.123456Z",
+        "b": "1850-01-01T00:00:00.000000Z",
+        "c": "1969-12-31T23:59:59.999999",
+        "d": "1500-02-03",
+    }
+    same = decode(encoded, "json", schema).where("decoded = struct(a, b, c, d)")
+    assert same.count() == 1
+
+
+def test_items_of_json_that_are_null(spark: SparkSession) -> None:
+    integers: dict[str, Any] = {"type": "integer"}
+    items = {"type": "array", "items": integers}
+    values = {"type": "object", "additionalProperties": integers}
+    parts = {"type": "array", "items": {"properties": {"of": items}}}
+    schema = {"properties": {"items": items, "values": values, "parts": parts}}
+    payloads = ['{"items":[1,%s]}', '{"values":{"k":%s}}', '{"parts":[{"of":[]},{"of":[%s]}]}']
+    with_nulls = spark.createDataFrame(
+        [(one % number,) for one in payloads for number in ("2", "null")], "data string"
+    )
+    errors = decode(with_nulls, "json", schema).select("decode_error").collect()
+    assert [row["decode_error"] for row in errors] == [
+        *(None, "the payload has a null in items"),
+        *(None, "the payload has a null in values"),
+        *(None, "the payload has a null in parts.of"),
+    ]
+    rows = spark.sql("SELECT array(1, null) AS items")
+    with pytest.raises(PySparkException, match="the payload has a null in items"):
+        encode(rows, "json", schema).select("data").collect()
 
 
 def test_rows_and_payloads(spark: SparkSession, tmp_path: Path) -> None:

@@ -153,6 +153,24 @@ def test_bytes_that_are_no_message_are_errors_of_their_rows(shop: dict[str, type
     assert ["DecodeError" in fault["error"] for fault in faults] == [True, True, False, True]
 
 
+def test_required_fields_of_proto2(tmp_path: Path) -> None:
+    text = """
+    syntax = "proto2";
+    message Order {
+      message Item { required int32 n = 1; }
+      required int32 id = 1; optional Item item = 2; optional int32 more = 3 [default = 7];
+    }
+    """
+    order = message_classes(tmp_path, text)["Order"]
+    reader = ProtobufReader({"": order}, indexed=False)
+    *missing, whole = read(reader, b"", b"\x08\x01\x12\x00", b"\x08\x01\x12\x02\x08\x00")
+    assert whole == {"value": {"id": 1, "item": {"n": 0}, "more": None}, "error": None}
+    said = "the payload is not one Protobuf message Order that fits the schema (ValueError: "
+    assert missing == [
+        {"value": None, "error": f"{said}the message has no {field})"} for field in ("id", "item.n")
+    ]
+
+
 def test_any_bytes_are_a_message_or_an_error(shop: dict[str, type[Any]]) -> None:
     chance = random.Random(1)
     payload = full(shop["shop.Order"]).SerializeToString()

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import pickle
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,8 +239,23 @@ def test_the_reader_s_schema_of_protobuf_comes_from_the_registry(
     with pytest.raises(SchemaError, match=r"^schema 2 of the registry imports money.proto, which"):
         registered_descriptor(latest, {}, None)
     broken = latest._replace(text="no Base64")
-    with pytest.raises(SchemaError, match=r"^schema 2 of the registry is no descriptor of a Prot"):
+    with pytest.raises(RegistryError, match=r"^argument registry: it answers schema 2 without the"):
         registered_descriptor(broken, {}, None)
+
+
+def test_a_registry_without_descriptors_fails_the_task(
+    registry: FakeRegistry, tmp_path: Path
+) -> None:
+    text = SHOP % ("", "int64 id = 1;")
+    order = message_classes(tmp_path, text)["shop.Order"]
+    schema = registry.add("orders-value", text, "PROTOBUF")
+    reader = RegisteredProtobufReader(registry.client(), descriptor_of(order, None, ""))
+    with pytest.raises(RegistryError) as raised:
+        read(reader, (schema, b"\0" + order(id=1).SerializeToString()))
+    assert str(raised.value) == (
+        "argument registry: it answers schema 1 without the descriptor of a Protobuf file: its API "
+        "must have format=serialized, as those of Confluent and Karapace do"
+    )
 
 
 def test_messages_of_a_descriptor_set(tmp_path: Path) -> None:
@@ -320,7 +336,8 @@ def test_an_outage_that_ends(registry: FakeRegistry, fault: Fault) -> None:
 )  # fmt: skip
 def test_what_is_no_answer_fails_the_task(registry: FakeRegistry, fault: Fault, said: str) -> None:
     registry.faults = [fault]
-    client = registry.client(user="me", password="hidden", timeout=0.5)
+    timeout = 0.5 if fault is HANG else 60
+    client = registry.client(user="me", password="hidden", timeout=timeout)
     with pytest.raises(RegistryError) as raised:
         read(RegisteredAvroReader(client, FIRST), (1, b"\2"))
     text = str(pickle.loads(pickle.dumps(raised.value)))
@@ -330,16 +347,45 @@ def test_what_is_no_answer_fails_the_task(registry: FakeRegistry, fault: Fault, 
 
 
 def test_a_registry_that_is_down() -> None:
-    with FakeRegistry().running() as registry:
-        client = registry.client()
-    with pytest.raises(RegistryError) as raised:
-        read(RegisteredAvroReader(client, FIRST), (1, b"\2"))
+    with socket.socket() as bound:
+        # Nothing listens here, and no other program can take the port.
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        reader = RegisteredAvroReader(SchemaRegistry(url, retry_timeout=0), FIRST)
+        with pytest.raises(RegistryError) as raised:
+            read(reader, (1, b"\2"))
     assert str(raised.value) == (
-        f"argument registry: {registry.url} did not answer the request "
+        f"argument registry: {url} did not answer the request "
         "/schemas/ids/1?format=serialized for 0 seconds (the connection was refused, nothing "
         "listens there): start the task again when it does, or raise retry_timeout of "
         "SchemaRegistry"
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy"),
+    [
+        ("http://registry..example", None),
+        ("http://registry.example", "http:me:hidden"),
+        ("http://registry.example", "http://me:hidden@proxy:hidden"),
+    ],
+)
+def test_an_address_without_a_server_fails_the_task(
+    monkeypatch: pytest.MonkeyPatch, url: str, proxy: str | None
+) -> None:
+    for name in ("http_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    if proxy is not None:
+        monkeypatch.setenv("http_proxy", proxy)
+    client = SchemaRegistry(url, retry_timeout=0)
+    with pytest.raises(RegistryError) as raised:
+        read(RegisteredAvroReader(client, FIRST), (1, b"\2"))
+    assert str(raised.value) == (
+        f"argument registry: no request can be sent to {url}: check the URL, and the proxies of "
+        "the environment (http_proxy, https_proxy)"
+    )
+    # A traceback would show the text of a cause.
+    assert raised.value.__suppress_context__
 
 
 def test_logins() -> None:
