@@ -43,9 +43,10 @@ class Cluster:
         """Let all replicas of streams and consumers move off a server; do not await it (server 2.15).
 
         Others of the cluster keep them when they have all messages. Where no server can take a
-        replica, the stream or the consumer goes on with fewer. The server stays in the cluster and
-        gets none of these back while they have too few. Raises `ApiError` for a server that is not
-        in the cluster.
+        replica, the stream or the consumer goes on with fewer. A last replica that no server can
+        take stays on the server, without an error: to remove this server loses its messages. The
+        server stays in the cluster and gets none of the others back while they have too few. Raises
+        `ApiError` for a server that is not in the cluster.
         """
         self._ask(jsapi.SERVER_EVACUATE, {"peer": server}, f"evacuate server {server}")
 
