@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,8 @@ from spark_jetstream.buckets import key_lookup
 from spark_jetstream.buckets.key_lookup import FOUND, KeyLookup
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import JetStreamError, OptionError, OutageError
+from spark_jetstream.protocol.arrow import as_arrow, binary, microseconds, texts
+from spark_jetstream.streams.lookup import last_message
 from spark_jetstream.streams.multi_last import take_answer
 from spark_jetstream.testing import NatsCluster
 from tests.support.keyed import CONFIG, make_bucket, name_of
@@ -156,6 +159,29 @@ def test_values_that_one_record_batch_cannot_hold(
     assert len(find(prices.url, name_of(prices), *["a"] * 4)) == 4
     with pytest.raises(JetStreamError, match=r"have 5 bytes, more than the 4 .*maxRecordsPerBatch"):
         find(prices.url, name_of(prices), *["a"] * 5)
+
+
+@pytest.mark.full
+def test_values_of_several_answers_that_one_record_batch_cannot_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 2**28
+    value = np.zeros(size, np.uint8)  # takes no memory until it is written
+    entries = key_lookup._Entries()
+    for number in range(9):
+        values = binary(1, np.array([0, size], np.int32), value)
+        batch = [texts([f"k{number}"]), values, as_arrow(np.array([number + 1])), texts(["PUT"])]
+        batch.append(microseconds(np.zeros(1, np.int64)))
+        names = ["key", "value", "revision", "operation", "timestamp"]
+        entries.add(pa.RecordBatch.from_arrays(batch, names))
+    monkeypatch.setattr(KeyLookup, "_look_up", lambda *_: entries)
+    search = KeyLookup(connecting("nats://127.0.0.1:1"), "b", 1.0)
+    with pytest.raises(JetStreamError, match=r"have 2,415,919,104 bytes, more than the 2,147,"):
+        search.find(pa.array([f"k{number}" for number in range(9)]))
+    assert [row and row["revision"] for row in search.find(pa.array(["k8", "x"])).to_pylist()] == [
+        9,
+        None,
+    ]
 
 
 # Buckets that copy others
