@@ -367,6 +367,9 @@ class _Search:
                 self._waiting.pop(key, None)
         # The server has more messages than an answer holds: the keys of those still wait.
         if pending:
+            if len(lacking) == len(keys):
+                # The answer ended after the witness, so it is too large to be asked for again.
+                self._witness = None
             return
         for key in lacking:
             del self._waiting[key]

@@ -352,6 +352,25 @@ def test_keys_of_which_none_has_a_value(prices: Stream, proxy: WireProxy) -> Non
     assert second == first + f', "$KV.{name_of(prices)}.c"'.encode()
 
 
+def test_a_last_message_that_fills_an_answer(
+    prices: Stream, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is written later has its message after that one, in another answer."""
+
+    def last_and_put(*arguments: Any) -> Any:
+        message = last_message(*arguments)
+        put(prices, x=b"4")
+        monkeypatch.setattr(key_lookup, "last_message", last_message)
+        return message
+
+    monkeypatch.setattr(key_lookup, "last_message", last_and_put)
+    # Each answer has one message.
+    monkeypatch.setattr(key_lookup, "ANSWER_BYTES", 1)
+    name = name_of(prices)
+    assert find(proxy.url, name, "never", "x") == [None, (b"4", 4)]
+    assert [b'.c"' in each for each in asked(proxy)] == [False, True, False]
+
+
 def status(text: bytes) -> Callable[[bytes], bytes]:
     """A status in place of the end of an answer."""
 
