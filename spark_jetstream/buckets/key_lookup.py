@@ -148,6 +148,12 @@ class KeyLookup:
                 "spark.sql.execution.arrow.maxRecordsPerBatch lower"
             )
 
+    def _remedy(self, error: JetStreamError) -> str:
+        """Return the end of an error about servers that answered, and proved nothing; else ""."""
+        if self.leader or not isinstance(error, AnswerRejected):
+            return ""
+        return f"; wait longer {advice.RETRY_TIMEOUT}{self.instead}"
+
     def _look_up(self, keys: Sequence[str]) -> _Entries:
         search = _Search(self, keys)
         outage: Deadline | None = None  # from the first failure to the next progress
@@ -169,6 +175,7 @@ class KeyLookup:
                     raise OutageError(
                         f"looking up keys of bucket {self.bucket} got no further for "
                         f"{self.retry_timeout:g} s {advice.RETRY_TIMEOUT}: {error}"
+                        f"{self._remedy(error)}"
                     ) from error
                 log.info("bucket %s, looking up keys again: %s", self.bucket, error)
                 backoff.pause(outage)

@@ -312,11 +312,11 @@ def test_a_replica_that_never_catches_up(prices: Stream, proxy: WireProxy) -> No
     proxy.drop(BEHIND)
     name = name_of(prices)
     with pytest.raises(OutageError) as caught:
-        find(proxy.url, name, "a", retry_timeout=0.3)
+        find(proxy.url, name, "a", retry_timeout=0.3, instead=", or else")
     assert str(caught.value) == (
         f"looking up keys of bucket {name} got no further for 0.3 s (option retryTimeout): a "
         f"server that answered has bucket {name} up to revision 2 (yet), and its leader had it up "
-        "to 3"
+        "to 3; wait longer (option retryTimeout), or else"
     )
 
 
@@ -343,6 +343,15 @@ def test_a_mirror_that_answers(prices: Stream, proxy: WireProxy) -> None:
     proxy.replace_frames(b"Nats-Stream: ", 2, mirror)
     assert find(proxy.url, name_of(prices), "a") == [(b"1", 1)]
     assert len(asked(proxy)) == 3
+
+
+def test_a_mirror_that_answers_always(prices: Stream, proxy: WireProxy) -> None:
+    """As one does that is nearer than the bucket."""
+    name = prices.name.encode()
+    proxy.drop(replaced(b"Nats-Stream: " + name, b"Nats-Stream: " + b"M" * len(name)))
+    said = r"mirror M+ answers .*; wait longer \(option retryTimeout\), or else$"
+    with pytest.raises(OutageError, match=said):
+        find(proxy.url, name_of(prices), "a", retry_timeout=0.3, instead=", or else")
 
 
 def test_keys_of_which_none_has_a_value(prices: Stream, proxy: WireProxy) -> None:
