@@ -15,6 +15,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import Endpoint
 
 _REPLIES_TIME = 2.0  # seconds in which all servers reply
+_ITS_ACCOUNT = "the system account of a cluster"
 
 
 class Cluster:
@@ -68,7 +69,7 @@ class Cluster:
         try:
             messages = request(self._api, subject, body, None, None, timeout)
         except RequestTimeout as error:
-            raise _unanswered(error) from None
+            raise _unanswered(error, _ITS_ACCOUNT) from None
         replies = [RescueReply.from_json(message.data, context) for message in messages]
         if all(reply.error is not None for reply in replies):
             raise JetStreamError(f"cannot {context}: {replies[0].reason}")
@@ -119,7 +120,8 @@ class Cluster:
         try:
             return self._api.ask(endpoint, body, context=context, **names)
         except RequestTimeout as error:
-            raise _unanswered(error) from None
+            # The leader alone listens to these requests.
+            raise _unanswered(error, f"{_ITS_ACCOUNT} that has a leader") from None
 
 
 def _account(name: str) -> Any:
@@ -128,9 +130,9 @@ def _account(name: str) -> Any:
     return checked(Prefix(1), "account", name)
 
 
-def _unanswered(error: RequestTimeout) -> RequestTimeout:
+def _unanswered(error: RequestTimeout, answered: str) -> RequestTimeout:
     # A server does not even refuse a request of another account.
-    return RequestTimeout(f"{error}; a server only answers the system account of a cluster")
+    return RequestTimeout(f"{error}; a server only answers {answered}")
 
 
 def _server_of(reply: RescueReply) -> str:

@@ -194,6 +194,15 @@ def test_a_cluster_that_has_lost_most_of_its_servers_is_rescued(no_connection_le
         for gone in (1, 2):
             cluster.kill(gone)
 
+        def leaderless() -> bool | None:
+            return not cluster.servers[0].monitor("/jsz")["meta_cluster"].get("leader") or None
+
+        poll(leaderless, 60, lambda: AssertionError("the leader stays"))
+        ran = run_command(
+            *GROUP, "evacuate", "n", "--force", *LOGIN, "sys", "--timeout", "1s", url=url
+        )
+        refused(ran, 3, "; a server only answers the system account of a cluster that has a leader")
+
         def rescued() -> list[dict[str, object]] | None:
             # Until the server notices that the leader is gone, it refuses.
             ran = run_command(*GROUP, "rescue", 1, "--force", "--json", *LOGIN, "sys", url=url)
