@@ -15,6 +15,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import Endpoint
 
 _REPLIES_TIME = 2.0  # seconds in which all servers reply
+_ITS_ACCOUNT = "the system account of a cluster"
 
 
 class Cluster:
@@ -43,9 +44,10 @@ class Cluster:
         """Let all replicas of streams and consumers move off a server; do not await it (server 2.15).
 
         Others of the cluster keep them when they have all messages. Where no server can take a
-        replica, the stream or the consumer goes on with fewer. The server stays in the cluster and
-        gets none of these back while they have too few. Raises `ApiError` for a server that is not
-        in the cluster.
+        replica, the stream or the consumer goes on with fewer. A last replica that no server can
+        take stays on the server, without an error: to remove this server loses its messages. The
+        server stays in the cluster and gets none of the others back while they have too few. Raises
+        `ApiError` for a server that is not in the cluster.
         """
         self._ask(jsapi.SERVER_EVACUATE, {"peer": server}, f"evacuate server {server}")
 
@@ -67,7 +69,7 @@ class Cluster:
         try:
             messages = request(self._api, subject, body, None, None, timeout)
         except RequestTimeout as error:
-            raise _unanswered(error) from None
+            raise _unanswered(error, _ITS_ACCOUNT) from None
         replies = [RescueReply.from_json(message.data, context) for message in messages]
         if all(reply.error is not None for reply in replies):
             raise JetStreamError(f"cannot {context}: {replies[0].reason}")
@@ -118,7 +120,8 @@ class Cluster:
         try:
             return self._api.ask(endpoint, body, context=context, **names)
         except RequestTimeout as error:
-            raise _unanswered(error) from None
+            # The leader alone listens to these requests.
+            raise _unanswered(error, f"{_ITS_ACCOUNT} that has a leader") from None
 
 
 def _account(name: str) -> Any:
@@ -127,9 +130,9 @@ def _account(name: str) -> Any:
     return checked(Prefix(1), "account", name)
 
 
-def _unanswered(error: RequestTimeout) -> RequestTimeout:
+def _unanswered(error: RequestTimeout, answered: str) -> RequestTimeout:
     # A server does not even refuse a request of another account.
-    return RequestTimeout(f"{error}; a server only answers the system account of a cluster")
+    return RequestTimeout(f"{error}; a server only answers {answered}")
 
 
 def _server_of(reply: RescueReply) -> str:

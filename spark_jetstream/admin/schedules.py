@@ -119,8 +119,9 @@ class Schedules:
     def list(self, stream: str, *subjects: str) -> Sequence[Schedule]:
         """Return the schedules of a stream, the next one due first.
 
-        With ``subjects`` (wildcards allowed), only schedules at these. They are looked for among
-        the last messages of all subjects that match: name subjects in a stream that has many.
+        With ``subjects`` (wildcards allowed), only schedules at these; no two may match the same
+        subject. They are looked for among the last messages of all subjects that match, and with
+        another retention than limits among all messages: name subjects in a stream that has many.
         Schedules whose time is unknown come last.
         """
         filters = tuple(map(subject_filter, subjects))

@@ -42,7 +42,6 @@ from spark_jetstream.errors import JetStreamError, OutageError, ProtocolError
 from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.arrow import (
-    binaries,
     flags,
     lengths,
     microseconds,
@@ -54,7 +53,6 @@ from spark_jetstream.protocol.features import DIRECT_BATCHES, shown_version
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import KEY_PATTERN
-from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 from spark_jetstream.streams.direct import AnswerRejected, check_ending, not_the_stream
 from spark_jetstream.streams.lookup import RawMessage, last_message, last_messages
 from spark_jetstream.streams.multi_last import ANSWER_BYTES, TOO_MANY, take_answer
@@ -75,7 +73,17 @@ MOST_KEYS = 1000
 _REQUEST_BYTES = 256 * 1024  # of the keys of one request
 _LEADER_KEYS = 256  # keys that the leader is asked for between two looks at it
 _MOST_BYTES = 2**31 - 1  # of all values in an Arrow array of type binary
-_COLUMNS = ("key", "value", "revision", "operation", "timestamp")
+# All values that were found may have more bytes than an array of type binary can have.
+_LARGE_FOUND = pa.struct({**{each.name: each.type for each in FOUND}, "value": pa.large_binary()})
+_SCHEMA = pa.schema(
+    {
+        "key": pa.string(),
+        "value": pa.large_binary(),
+        "revision": pa.int64(),
+        "operation": pa.string(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+)
 _NO_RESULTS = "No Results"  # of a 404: no subject has a message (nats-server: `getDirectMulti`)
 _PUT = OPERATIONS[PUT]
 
@@ -127,7 +135,7 @@ class KeyLookup:
         place = pa.array([places.get(name) for name in names], pa.int64())
         rows = place.take(encoded.indices)
         self._check_size(found, rows)
-        return found.take(rows)
+        return found.take(rows).cast(FOUND)
 
     def _check_size(self, found: pa.StructArray, rows: pa.Int64Array) -> None:
         # int64: the bytes of each value that was found, then of each row.
@@ -139,6 +147,12 @@ class KeyLookup:
                 f"more than the {_MOST_BYTES:,} of one record batch: set "
                 "spark.sql.execution.arrow.maxRecordsPerBatch lower"
             )
+
+    def _remedy(self, error: JetStreamError) -> str:
+        """Return the end of an error about servers that answered, and proved nothing; else ""."""
+        if self.leader or not isinstance(error, AnswerRejected):
+            return ""
+        return f"; wait longer {advice.RETRY_TIMEOUT}{self.instead}"
 
     def _look_up(self, keys: Sequence[str]) -> _Entries:
         search = _Search(self, keys)
@@ -161,6 +175,7 @@ class KeyLookup:
                     raise OutageError(
                         f"looking up keys of bucket {self.bucket} got no further for "
                         f"{self.retry_timeout:g} s {advice.RETRY_TIMEOUT}: {error}"
+                        f"{self._remedy(error)}"
                     ) from error
                 log.info("bucket %s, looking up keys again: %s", self.bucket, error)
                 backoff.pause(outage)
@@ -171,17 +186,17 @@ class _Entries:
     """Revisions of keys, deletions included, of which the latest one of each key counts."""
 
     def __init__(self) -> None:
-        schema = arrow_schema(_COLUMNS, BUCKET_COLUMNS)
-        self._batches = [pa.RecordBatch.from_pylist([], schema=schema)]
+        self._batches = [pa.RecordBatch.from_pylist([], schema=_SCHEMA)]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows with the columns `_COLUMNS`."""
-        self._batches.append(batch)
+        """Add rows with the columns of `_SCHEMA`; the values may be of type binary."""
+        self._batches.append(batch.cast(_SCHEMA))
 
     def latest(self) -> tuple[dict[str, int], pa.StructArray]:
-        """Return the keys that have a value, each with its place in an array of type `FOUND`."""
+        """Return the keys that have a value, each with its place in an array of type `_LARGE_FOUND`."""
         key, value, revision, done, time = [
-            pa.concat_arrays([batch.column(name) for batch in self._batches]) for name in _COLUMNS
+            pa.concat_arrays([batch.column(name) for batch in self._batches])
+            for name in _SCHEMA.names
         ]
         names = key.to_pylist()
         places: dict[str, int] = {}
@@ -190,7 +205,7 @@ class _Entries:
             places[names[place]] = place
         is_put = flags(pc.equal(done, _PUT))
         live = {name: place for name, place in places.items() if is_put[place]}
-        return live, pa.StructArray.from_arrays([value, revision, time], fields=list(FOUND))
+        return live, pa.StructArray.from_arrays([value, revision, time], fields=list(_LARGE_FOUND))
 
 
 class _Search:
@@ -350,7 +365,7 @@ class _Search:
         lacking = dict.fromkeys(keys)
         asked = texts(keys)
         for run in runs:
-            batch = bucket_batch(run, bucket=self._bucket, columns=_COLUMNS)
+            batch = bucket_batch(run, bucket=self._bucket, columns=_SCHEMA.names)
             # The witness is another key: its message is no answer for that.
             batch = batch.filter(pc.is_in(batch.column("key"), value_set=asked))
             self.entries.add(batch)
@@ -359,6 +374,9 @@ class _Search:
                 self._waiting.pop(key, None)
         # The server has more messages than an answer holds: the keys of those still wait.
         if pending:
+            if len(lacking) == len(keys):
+                # The answer ended after the witness, so it is too large to be asked for again.
+                self._witness = None
             return
         for key in lacking:
             del self._waiting[key]
@@ -429,7 +447,7 @@ def _portions(keys: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def _as_batch(messages: Sequence[RawMessage]) -> pa.RecordBatch:
-    """Return messages of keys as rows with the columns `_COLUMNS`."""
+    """Return messages of keys as rows of `_SCHEMA`."""
     done = [operation(block_headers(message.headers)) for message in messages]
     keys = [key_of(message.subject, message.sequence) for message in messages]
     values = []
@@ -438,9 +456,9 @@ def _as_batch(messages: Sequence[RawMessage]) -> pa.RecordBatch:
     times = np.array([message.time for message in messages], np.int64)
     columns = [
         texts(keys),
-        binaries(values),
+        pa.array(values, pa.large_binary()),
         pa.array([message.sequence for message in messages], pa.int64()),
         texts(done),
         microseconds(times),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(_COLUMNS, BUCKET_COLUMNS))
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

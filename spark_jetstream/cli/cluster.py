@@ -47,7 +47,8 @@ def evacuate(
 ) -> None:
     """Move all replicas of streams and consumers off a server, before it is taken away. Needs server 2.15.
 
-    A stream that no other server can take goes on with fewer replicas.
+    A stream goes on with fewer replicas if no other server can take one. Its last replica stays if no
+    other server can take it: look at the streams before you remove the server.
     """
     run.out.confirm(f"Move all replicas off server {server}?", force=force)
     run.admin.cluster.evacuate_server(server)

@@ -644,7 +644,11 @@ def remove_peer(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Move a consumer off a server; the cluster chooses another one. Needs server 2.15."""
+    """Move a consumer off a server; the cluster chooses another one. Needs server 2.15.
+
+    A consumer with one replica loses its acknowledgements, and delivers its messages again, unless you
+    give --evacuate.
+    """
     noun = f"consumer {consumer} of stream {stream}"
     run.out.confirm(f"Remove server {server}, and its copy, from {noun}?", force=force)
     run.admin.consumers.remove_peer(stream, consumer, server, evacuate=evacuate)

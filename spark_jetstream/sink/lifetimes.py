@@ -22,12 +22,16 @@ from spark_jetstream.protocol.units import (
 )
 from spark_jetstream.sink.faults import Faults, note, note_each, shown_bytes
 
+# Servers pass over the blanks before the value of a header (nats-server: `sliceHeader`).
+PUBLISHED_ONCE = r"^ *@at "
+"""The beginning of a schedule that does not repeat."""
+_TIMED = r"^ *@(at|every) "
 _NO_SCHEDULE = r"^ *\z|[\x00-\x1f\x7f]"
 # Schedules with a time or a duration that need no closer look: their year is well within a server's
 # clock, or their duration has too few characters to be too long ("999999h" is 114 years).
 _NEAR_SCHEDULE = r"^@at (167[89]|16[89]\d|1[7-9]\d\d|2[01]\d\d|22[0-5]\d|226[01])-|^@every .{0,7}\z"
 _SHORT_TTL = 7  # bytes; such a TTL needs no closer look for the same reason
-_AT, _EVERY = b"@at ", b"@every "
+_AT, _EVERY = "@at ", "@every "
 _FIRST_MICROSECOND, _LAST_MICROSECOND = INT64_MIN // 1000 + 1, INT64_MAX // 1000
 _SCHEDULE_IS = "column schedule is"
 _NO_TIME = f"a time that a server's clock does not have: it must be {CLOCK_RANGE}"
@@ -95,7 +99,7 @@ def _note_far(values: pa.Array, times: pa.BinaryArray, faults: Faults) -> BoolAr
         micros = as_vector(pc.coalesce(values.cast(pa.timestamp("us")).cast(pa.int64()), ZERO))
         far = (micros < _FIRST_MICROSECOND) | (micros > _LAST_MICROSECOND)
         return note_each(faults, times, far, _no_time)
-    timed = flags(pc.or_(pc.starts_with(times, _AT), pc.starts_with(times, _EVERY)))
+    timed = flags(pc.match_substring_regex(times, _TIMED))
     # Only these few are read one by one in Python.
     doubtful = timed & ~flags(pc.match_substring_regex(times, _NEAR_SCHEDULE))
     return note_each(faults, times, doubtful, _schedule_fault)
@@ -106,8 +110,8 @@ def _schedule_fault(schedule: bytes) -> str | None:
 
     None if it can count the time. Servers refuse a text that is no schedule.
     """
-    text = schedule.decode("utf-8", "replace")
-    if schedule.startswith(_AT):
+    text = schedule.decode("utf-8", "replace").lstrip(" ")
+    if text.startswith(_AT):
         return _no_time(schedule) if beyond_clock(text[len(_AT) :]) else None
     if (go_duration(text[len(_EVERY) :]) or 0) <= LONGEST_TTL:
         return None

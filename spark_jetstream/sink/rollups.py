@@ -34,6 +34,7 @@ from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.sink.faults import note
 from spark_jetstream.sink.header_lines import with_header
 from spark_jetstream.sink.kv import rounds
+from spark_jetstream.sink.lifetimes import PUBLISHED_ONCE
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.window import InFlight
 
@@ -152,7 +153,7 @@ def _note_copies(rows: Rows) -> None:
     # The server removes a schedule that does not repeat. Its message then has the headers of the
     # last message at the source, and so no `Scheduled-Msg-Id` of the row (nats-server:
     # server/scheduler.go, getScheduledMessages).
-    once = flags(pc.starts_with(commands.schedule, b"@at "))
+    once = flags(pc.match_substring_regex(commands.schedule, PUBLISHED_ONCE))
     copied = once & as_vector(commands.schedule_source.is_valid())
     note(
         rows.faults,

@@ -186,6 +186,7 @@ def test_the_replica_of_a_consumer_moves(clustered: JetStreamAdmin) -> None:
     clustered.streams.create("WIDE", subjects="wide", num_replicas=3)
     clustered.publish("wide", b"x")
     consumers.create("WIDE", DEFAULT_CONSUMER, durable_name="c", num_replicas=1)
+    assert [each.message.data for each in consumers.next("WIDE", "c", 1, ack="ack")] == [b"x"]
     with pytest.raises(ApiError, match="remove server nobody from consumer c of stream WIDE"):
         consumers.remove_peer("WIDE", "c", "nobody", evacuate=True)
     with pytest.raises(OptionError, match="server must not be empty"):
@@ -203,8 +204,21 @@ def test_the_replica_of_a_consumer_moves(clustered: JetStreamAdmin) -> None:
             return (bool(servers) and servers != [before]) or None
 
         poll(moved, 30, lambda: AssertionError("the consumer has not moved"))
+        # Its only replica is gone, and the acknowledgement with it, unless another one was made.
+        floor = poll(
+            partial(_floor, consumers), 30, lambda: AssertionError("the consumer is not back")
+        )
+        assert floor == ("1" if evacuate else "0")
     assert [each.message.data for each in consumers.next("WIDE", "c", 1)] == [b"x"]
     clustered.streams.delete("WIDE")
+
+
+def _floor(consumers: Any) -> str | None:
+    """The sequence up to which the consumer c of stream WIDE has acknowledgements."""
+    try:
+        return str(consumers.load("WIDE", "c").ack_floor.stream_seq)
+    except (ServerBusy, RequestTimeout, ConsumerNotFound):
+        return None
 
 
 def _placed(consumers: Any) -> tuple[Replica, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,8 @@ from spark_jetstream.buckets import key_lookup
 from spark_jetstream.buckets.key_lookup import FOUND, KeyLookup
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import JetStreamError, OptionError, OutageError
+from spark_jetstream.protocol.arrow import as_arrow, binary, microseconds, texts
+from spark_jetstream.streams.lookup import last_message
 from spark_jetstream.streams.multi_last import take_answer
 from spark_jetstream.testing import NatsCluster
 from tests.support.keyed import CONFIG, make_bucket, name_of
@@ -158,6 +161,29 @@ def test_values_that_one_record_batch_cannot_hold(
         find(prices.url, name_of(prices), *["a"] * 5)
 
 
+@pytest.mark.full
+def test_values_of_several_answers_that_one_record_batch_cannot_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 2**28
+    value = np.zeros(size, np.uint8)  # takes no memory until it is written
+    entries = key_lookup._Entries()
+    for number in range(9):
+        values = binary(1, np.array([0, size], np.int32), value)
+        batch = [texts([f"k{number}"]), values, as_arrow(np.array([number + 1])), texts(["PUT"])]
+        batch.append(microseconds(np.zeros(1, np.int64)))
+        names = ["key", "value", "revision", "operation", "timestamp"]
+        entries.add(pa.RecordBatch.from_arrays(batch, names))
+    monkeypatch.setattr(KeyLookup, "_look_up", lambda *_: entries)
+    search = KeyLookup(connecting("nats://127.0.0.1:1"), "b", 1.0)
+    with pytest.raises(JetStreamError, match=r"have 2,415,919,104 bytes, more than the 2,147,"):
+        search.find(pa.array([f"k{number}" for number in range(9)]))
+    assert [row and row["revision"] for row in search.find(pa.array(["k8", "x"])).to_pylist()] == [
+        9,
+        None,
+    ]
+
+
 # Buckets that copy others
 
 
@@ -286,11 +312,11 @@ def test_a_replica_that_never_catches_up(prices: Stream, proxy: WireProxy) -> No
     proxy.drop(BEHIND)
     name = name_of(prices)
     with pytest.raises(OutageError) as caught:
-        find(proxy.url, name, "a", retry_timeout=0.3)
+        find(proxy.url, name, "a", retry_timeout=0.3, instead=", or else")
     assert str(caught.value) == (
         f"looking up keys of bucket {name} got no further for 0.3 s (option retryTimeout): a "
         f"server that answered has bucket {name} up to revision 2 (yet), and its leader had it up "
-        "to 3"
+        "to 3; wait longer (option retryTimeout), or else"
     )
 
 
@@ -319,11 +345,39 @@ def test_a_mirror_that_answers(prices: Stream, proxy: WireProxy) -> None:
     assert len(asked(proxy)) == 3
 
 
+def test_a_mirror_that_answers_always(prices: Stream, proxy: WireProxy) -> None:
+    """As one does that is nearer than the bucket."""
+    name = prices.name.encode()
+    proxy.drop(replaced(b"Nats-Stream: " + name, b"Nats-Stream: " + b"M" * len(name)))
+    said = r"mirror M+ answers .*; wait longer \(option retryTimeout\), or else$"
+    with pytest.raises(OutageError, match=said):
+        find(proxy.url, name_of(prices), "a", retry_timeout=0.3, instead=", or else")
+
+
 def test_keys_of_which_none_has_a_value(prices: Stream, proxy: WireProxy) -> None:
     """The answer names no revision, so the next request is about another key as well."""
     assert find(proxy.url, name_of(prices), "never", "x") == [None, None]
     first, second = asked(proxy)
     assert second == first + f', "$KV.{name_of(prices)}.c"'.encode()
+
+
+def test_a_last_message_that_fills_an_answer(
+    prices: Stream, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is written later has its message after that one, in another answer."""
+
+    def last_and_put(*arguments: Any) -> Any:
+        message = last_message(*arguments)
+        put(prices, x=b"4")
+        monkeypatch.setattr(key_lookup, "last_message", last_message)
+        return message
+
+    monkeypatch.setattr(key_lookup, "last_message", last_and_put)
+    # Each answer has one message.
+    monkeypatch.setattr(key_lookup, "ANSWER_BYTES", 1)
+    name = name_of(prices)
+    assert find(proxy.url, name, "never", "x") == [None, (b"4", 4)]
+    assert [b'.c"' in each for each in asked(proxy)] == [False, True, False]
 
 
 def status(text: bytes) -> Callable[[bytes], bytes]:

@@ -135,6 +135,26 @@ def test_streams_leave_a_server(no_connection_left: None) -> None:
             system.cluster.cancel_move("APP", "S")
 
 
+def test_a_last_replica_stays_if_no_other_server_can_take_it(no_connection_left: None) -> None:
+    with NatsCluster(config=ACCOUNTS) as cluster:
+        system, app = admins(cluster)
+        app.streams.create("S", subjects="s", num_replicas=3)
+        app.publish("s", b"x")
+        names = {str(server.name) for server in cluster.servers}
+
+        def left(servers: set[str]) -> bool | None:
+            try:
+                return {each.server for each in app.streams.replicas("S")} == servers or None
+            except JetStreamError:
+                return None
+
+        for name in sorted(names):
+            system.cluster.evacuate_server(name)
+            names = names - {name} or {name}
+            poll(partial(left, names), 30, lambda: AssertionError("the replica stays elsewhere"))
+        assert [message.data for message in app.messages.read("S")] == [b"x"]
+
+
 def test_a_change_of_another_account_is_taken_back(no_connection_left: None) -> None:
     """It cannot end while one of the servers does not answer."""
     with NatsCluster(config=ACCOUNTS) as cluster:
@@ -173,6 +193,15 @@ def test_a_cluster_that_has_lost_most_of_its_servers_is_rescued(no_connection_le
             system.cluster.rescue(0)
         for gone in (1, 2):
             cluster.kill(gone)
+
+        def leaderless() -> bool | None:
+            return not cluster.servers[0].monitor("/jsz")["meta_cluster"].get("leader") or None
+
+        poll(leaderless, 60, lambda: AssertionError("the leader stays"))
+        ran = run_command(
+            *GROUP, "evacuate", "n", "--force", *LOGIN, "sys", "--timeout", "1s", url=url
+        )
+        refused(ran, 3, "; a server only answers the system account of a cluster that has a leader")
 
         def rescued() -> list[dict[str, object]] | None:
             # Until the server notices that the leader is gone, it refuses.

@@ -609,6 +609,10 @@ FAR_SCHEDULES: dict[str, str | None] = {
     "@every a long time": None,
     "@every 1752001h": f"'@every 1752001h', {TOO_LONG}",
     "@every 999999h999999h": f"'@every 999999h999999h', {TOO_LONG}",
+    # Servers pass over the blanks before the value of a header.
+    " @at 2030-01-01T00:00:00Z": None,
+    "  @at 2263-01-01T00:00:00Z": f"'  @at 2263-01-01T00:00:00Z', {NO_TIME}",
+    " @every 1752001h": f"' @every 1752001h', {TOO_LONG}",
 }
 
 
