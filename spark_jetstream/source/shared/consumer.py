@@ -45,6 +45,8 @@ class ConsumerLook:
 
     created: str
     config: Mapping[str, Any]
+    delivered: int
+    """The last sequence of the stream that the consumer has delivered, as far as it knows."""
     waiting: int
     """Messages that the consumer has to deliver, or has delivered and not heard of."""
 
@@ -157,6 +159,7 @@ class SharedConsumer:
         return ConsumerLook(
             jsapi.field(body, "created", str, context),
             jsapi.field(body, "config", dict, context),
+            jsapi.whole(body, "delivered.stream_seq", context),
             pending + jsapi.whole(body, "num_ack_pending", context),
         )
 
@@ -242,8 +245,9 @@ class SharedConsumer:
     ) -> str:
         """Have the server remove messages that a batch has committed; waits for its word.
 
-        It does not matter who holds them by now, nor whether they are gone. After the consumer was
-        created again it ignores acknowledgements: the messages are deleted, where that is allowed.
+        It does not matter who holds them by now, nor whether they are gone. A consumer that was
+        created again, or set back, ignores acknowledgements: the messages are deleted, where that
+        is allowed.
 
         ``fault`` says why the sequences belong to other messages now, "" if they do not; it is
         called before each attempt. With a fault nothing is acknowledged, and it is returned.
@@ -259,17 +263,22 @@ class SharedConsumer:
         sequences: Sequence[int],
         fault: Callable[[Connection], str],
     ) -> str:
-        created = self._look(connection).created
+        look = self._look(connection)
         # After the look: a consumer goes with its stream, and so an older look could be that of
         # another stream.
         found = fault(connection)
         if found:
             return found
-        if created != held.consumer:
-            self._remove(connection, sequences)
-        else:
+        # The server does not answer an acknowledgement beyond what the consumer has delivered
+        # (`processAckMsgLocked`). A reset sets a consumer back, and so does a server that is killed
+        # before it has written the consumer's state.
+        delivered = look.delivered if look.created == held.consumer else 0
+        known = [sequence for sequence in sequences if sequence <= delivered]
+        if known:
             context = f"acknowledge messages of stream {self._stream} to consumer {self._name}"
-            connection.confirm(held.ack_subjects(sequences), b"+ACK", context=context)
+            connection.confirm(held.ack_subjects(known), b"+ACK", context=context)
+        if len(known) < len(sequences):
+            self._remove(connection, sequences[len(known) :])
         return ""
 
     def _remove(self, connection: Connection, sequences: Sequence[int]) -> None:
@@ -296,8 +305,8 @@ class SharedConsumer:
         left = len(messages(connection, self._stream, sequences)) if why else 0
         if left:
             log.warning(
-                "consumer %s of stream %s was created again, and delivers %d messages of a "
-                "committed micro-batch once more: %s",
+                "consumer %s of stream %s was created again or set back, and delivers %d messages "
+                "of a committed micro-batch once more: %s",
                 self._name,
                 self._stream,
                 left,

@@ -290,6 +290,47 @@ def test_a_consumer_that_was_created_again_gets_no_committed_message(
     assert pool.left == []
 
 
+def test_a_consumer_that_was_set_back_gets_no_committed_message(
+    pool: Pool, query: SharedQuery
+) -> None:
+    """The server does not answer acknowledgements beyond what it has delivered."""
+    pool.stream.fill(30)
+    query.run_batch()
+    pool.stream.publisher.api(f"CONSUMER.RESET.{pool.name}.{POOL}", {"seq": 1})
+    # Another client gets a part of the messages.
+    assert pool.take(5) == [1, 2, 3, 4, 5]
+    query.planner.commit(query.offset(0))
+    assert pool.left == list(range(21, 31))
+    query.run_batch()
+    assert query.plain == list(range(1, 31))
+
+
+def test_a_server_that_is_killed_before_it_writes_the_state_of_the_consumer(
+    admin: JetStreamAdmin,
+) -> None:
+    """A server writes the state of a consumer at most ten times a second."""
+    with NatsServer() as server, JetStreamAdmin(servers=server.url) as own:
+        with Publisher(server.url) as publisher:
+            pool = Pool(lambda **config: Stream(server.url, "JOBS", publisher, **config), own)
+            pool.stream.fill(30)
+        query = SharedQuery(pool)
+        state = server.store_dir / "jetstream/$G/streams/JOBS/obs" / POOL / "o.dat"
+        before = state.read_bytes() if state.exists() else None
+        query.run_batch()
+        server.kill()
+        state.unlink(missing_ok=True)
+        if before is not None:
+            state.write_bytes(before)
+        server.start()
+        query.planner.commit(query.offset(0))
+        with Publisher(server.url) as publisher:
+            pool.stream.publisher = publisher
+            assert pool.left == list(range(21, 31))
+        query.run_batch()
+        query.kill()
+        assert query.plain == list(range(1, 31))
+
+
 def test_where_messages_cannot_be_deleted_they_come_once_more(
     stream: MakeStream, admin: JetStreamAdmin, caplog: pytest.LogCaptureFixture
 ) -> None:
