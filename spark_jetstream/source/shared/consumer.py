@@ -8,6 +8,7 @@ soon as it has brought all messages that wait, and waits for the first one where
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,7 @@ class _Taken:
     messages_left: int
     bytes_left: int
     runs: list[Delivered] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     def add(self, frames: Frames) -> None:
         acks = Acks(frames)
@@ -165,15 +167,16 @@ class SharedConsumer:
 
     # Taking messages
 
-    def take(self, most: int) -> list[Delivered]:
+    def take(self, most: int) -> tuple[list[Delivered], float]:
         """Take the messages that wait, up to ``most`` and to the bytes of a micro-batch.
 
-        Waits a moment for the first one. Messages may come in any order, and twice if their time is
+        Return them with a time (`time.monotonic`) before which none was delivered. Waits a moment
+        for the first one. Messages may come in any order, and twice if their time is
         up meanwhile. A message that is larger than the bytes of a micro-batch comes alone.
         """
         return self._requests.call(lambda connection: self._take(connection, most))
 
-    def _take(self, connection: Connection, most: int) -> list[Delivered]:
+    def _take(self, connection: Connection, most: int) -> tuple[list[Delivered], float]:
         taken = _Taken(most, self._options.shared_bytes)
         size = min(self._options.fetch_max_bytes, taken.bytes_left)
         with connection.inbox() as inbox:
@@ -189,7 +192,7 @@ class SharedConsumer:
                 if not taken.runs:
                     raise
                 log.info("a pull from consumer %s ends: %s", self._name, error)
-        return taken.runs
+        return taken.runs, taken.began
 
     def _pull(
         self, connection: Connection, inbox: Inbox, number: int, size: int, taken: _Taken

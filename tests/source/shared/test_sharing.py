@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import OptionError, RequestTimeout
 from spark_jetstream.protocol.fitness import ConsumerFault
 from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.source.shared.consumer import ConsumerLook
 from spark_jetstream.source.shared.keeping import Keeping
 from spark_jetstream.source.shared.planner import SharedPlanner
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -240,7 +242,7 @@ def test_signs_of_life_go_to_all_reserved_messages_until_they_are_acknowledged(
     keeping = Keeping(connecting(pool.stream.url))
     subjects = [f"$JS.ACK.{pool.name}.{POOL}.1.{n}.1.1.0" for n in pool.take(3)]
     with contextlib.closing(keeping), Tap(pool.stream.url) as tap:
-        keeping.keep(subjects, lapse=0.2)
+        keeping.keep(subjects, 0.2, delivered=time.monotonic())
         heard: list[Message] = []
 
         def both_rounds() -> bool:
@@ -261,16 +263,67 @@ def test_a_sign_of_life_that_comes_too_late_is_reported(
     now = 100.0
     keeping = Keeping(connecting(pool.stream.url), clock=lambda: now)
     with contextlib.closing(keeping):
-        keeping.keep(["a", "b"], lapse=3600.0)
+        keeping.keep(["a", "b"], 3600.0, delivered=now)
         now += 3599.0
-        keeping.send_signs(["a", "b"], 3600.0)
+        keeping.send_signs()
         assert "reserved messages" not in caplog.text
         now += 3601.0
-        keeping.send_signs(["a", "b"], 3600.0)
+        keeping.send_signs()
     assert (
         "the server has not heard of 2 reserved messages for 3601 s, and waits 3600 s (ack_wait): "
         "other clients may have received them" in caplog.text
     )
+
+
+def test_messages_that_were_delivered_too_long_ago_are_reported(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server was away after it had delivered them."""
+    with contextlib.closing(Keeping(connecting(pool.stream.url), clock=lambda: 100.0)) as keeping:
+        keeping.keep(["a"], 30.0, delivered=70.0)
+        assert "reserved messages" not in caplog.text
+        keeping.keep(["a", "b"], 30.0, delivered=69.0)
+    assert "the server has not heard of 2 reserved messages for 31 s" in caplog.text
+
+
+def test_an_outage_after_messages_were_delivered_is_reported(
+    pool: Pool,
+    query: SharedQuery,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool.stream.fill(5)
+    look = query.planner._consumer.look
+    later = 0.0
+
+    def away() -> ConsumerLook:
+        nonlocal later
+        if pool.info()["num_ack_pending"]:
+            later = 7200.0
+        return look()
+
+    monkeypatch.setattr(query.planner._consumer, "look", away)
+    monkeypatch.setattr(query.planner._keeping, "_clock", lambda: time.monotonic() + later)
+    query.run_batch()
+    assert "the server has not heard of 5 reserved messages for 7200 s" in caplog.text
+
+
+def test_a_batch_that_comes_again_is_kept_at_once(pool: Pool, query: SharedQuery) -> None:
+    """The time of its messages may be almost up: here it is an hour, and a sign is due after a quarter."""
+    pool.stream.fill(5)
+    query.run_batch()
+    restarted(query)
+    with Tap(pool.stream.url) as tap:
+        assert last_batch(query) == [1, 2, 3, 4, 5]
+        heard: list[Message] = []
+
+        def all_messages() -> bool:
+            heard.extend(each for each in tap.heard() if each.data == b"+WPI")
+            return len(heard) >= 5
+
+        wait_until(all_messages, "a sign of life of each message")
+    sequences = {each.subject.split(".")[5] for each in heard}
+    assert sequences == {"1", "2", "3", "4", "5"}
 
 
 # Consumers and streams that were created again
