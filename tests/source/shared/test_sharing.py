@@ -25,6 +25,7 @@ from tests.support.planning import driver
 from tests.support.publish import Message, Publisher, Tap
 from tests.support.reading import connecting, wait_until
 from tests.support.sharing import (
+    HOUR,
     POOL,
     Pool,
     SharedQuery,
@@ -480,6 +481,24 @@ def test_a_lost_tail_is_not_acknowledged(
     planner.commit(lost)
     assert f"stream {pool.name} has lost messages" in caplog.text
     assert pool.left == list(range(1, 11 if more else 6))
+
+
+def test_a_lost_tail_shows_also_after_others_have_acknowledged_its_last_message(
+    pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stream has lost messages 4 to 6 of the batch, and then stored as many others."""
+    pool.stream.fill(6)
+    query.run_batch()
+    ends = query.offset(0)
+    position = ends.streams[pool.name]
+    hour_ago = StreamPosition(position.next, position.created, position.last_timestamp - HOUR)
+    lost = Offset({pool.name: hour_ago}, held=ends.held)
+    planner = restarted(query)
+    pool.acknowledge([1, 2, 3, 6])
+    assert sequences_of(planner.ranges(query.offset(-1), lost)) == []
+    planner.commit(lost)
+    assert f"stream {pool.name} has lost messages: 4 is another message now" in caplog.text
+    assert pool.left == [4, 5]
 
 
 # Servers
