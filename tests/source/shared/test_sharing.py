@@ -17,6 +17,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import OptionError, RequestTimeout
 from spark_jetstream.protocol.fitness import ConsumerFault
 from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.source.shared import rows
 from spark_jetstream.source.shared.consumer import ConsumerLook
 from spark_jetstream.source.shared.keeping import Keeping
 from spark_jetstream.source.shared.planner import SharedPlanner
@@ -115,6 +116,21 @@ def test_parts_share_the_rows_evenly(pool: Pool, options: dict[str, Any], sizes:
         parts = planner.ranges(start, planner.latest(start, limited=True))
     assert [part.width for part in parts] == sizes
     assert sequences_of(parts) == list(range(1, 11))
+
+
+def test_a_part_is_not_too_large_for_a_task(
+    pool: Pool, query: SharedQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark does not send a task beyond 128 MiB to an executor."""
+    monkeypatch.setattr(rows, "MOST_BYTES", 50_000)
+    pool.stream.fill(10, size=1)
+    pool.stream.fill(5, size=20_000)
+    pool.stream.fill(1, size=100_000)
+    query.run_batch()
+    parts = query.planner.ranges(query.offset(-1), query.offset(0))
+    assert sequences_of(parts) == list(range(1, 17))
+    assert all(len(part.content) <= 50_000 for part in parts if part.width > 1)
+    assert [part.width for part in parts] == [8, 4, 2, 1, 1]
 
 
 # Limits
