@@ -35,9 +35,9 @@ class Replay:
     def fault(self, connection: Connection, position: StreamPosition, held: Held) -> str:
         """Return why the held sequences belong to other messages than an offset means, or "".
 
-        The stream was created again, or has lost its tail in a power failure or to a backup. Asked
-        once, over this connection. A server older than 2.11 hides a lost tail if the stream has
-        grown past it, and has no message in the place of the last one.
+        The stream was created again, or has lost its tail in a power failure. Asked once, over
+        this connection. A server older than 2.11 hides a lost tail if the stream has grown past it,
+        and has no message in the place of the last one.
         """
         if not held.sequences:
             return ""
