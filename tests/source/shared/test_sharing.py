@@ -375,9 +375,7 @@ def test_a_consumer_that_was_set_back_gets_no_committed_message(
     assert query.plain == list(range(1, 31))
 
 
-def test_a_server_that_is_killed_before_it_writes_the_state_of_the_consumer(
-    admin: JetStreamAdmin,
-) -> None:
+def test_a_server_that_is_killed_before_it_writes_the_state_of_the_consumer() -> None:
     """A server writes the state of a consumer at most ten times a second."""
     with NatsServer() as server, JetStreamAdmin(servers=server.url) as own:
         with Publisher(server.url) as publisher:
