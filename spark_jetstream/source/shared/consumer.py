@@ -285,7 +285,7 @@ class SharedConsumer:
         return ""
 
     def _remove(self, connection: Connection, sequences: Sequence[int]) -> None:
-        """Delete messages from the stream, and warn if some stay."""
+        """Delete messages from the stream, and warn that others may have them, or that some stay."""
         context = f"remove committed messages from stream {self._stream}"
         subject = jsapi.subject(connection.prefix, jsapi.MESSAGE_DELETE, self._stream)
         questions = [
@@ -294,6 +294,7 @@ class SharedConsumer:
             for each in sequences
         ]
         why = ""
+        deleted = 0
         try:
             for first in range(0, len(questions), _REMOVED_TOGETHER):
                 portion = questions[first : first + _REMOVED_TOGETHER]
@@ -302,10 +303,21 @@ class SharedConsumer:
                         if answer.retriable:
                             raise answer
                         why = str(answer)
+                    else:
+                        deleted += 1
         except PermissionDenied as error:
             why = str(error)
         # The server also answers with an error for a message that is gone.
         left = len(messages(connection, self._stream, sequences)) if why else 0
+        if deleted:
+            log.warning(
+                "consumer %s of stream %s was created again or set back, and %d messages of a "
+                "committed micro-batch were deleted: other clients may have received messages of "
+                "the micro-batch, and process them as well",
+                self._name,
+                self._stream,
+                deleted,
+            )
         if left:
             log.warning(
                 "consumer %s of stream %s was created again or set back, and delivers %d messages "

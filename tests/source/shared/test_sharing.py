@@ -361,7 +361,7 @@ def test_a_consumer_that_was_created_again_gets_no_committed_message(
 
 
 def test_a_consumer_that_was_set_back_gets_no_committed_message(
-    pool: Pool, query: SharedQuery
+    pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server does not answer acknowledgements beyond what it has delivered."""
     pool.stream.fill(30)
@@ -371,8 +371,25 @@ def test_a_consumer_that_was_set_back_gets_no_committed_message(
     assert pool.take(5) == [1, 2, 3, 4, 5]
     query.planner.commit(query.offset(0))
     assert pool.left == list(range(21, 31))
+    assert (
+        f"consumer {POOL} of stream {pool.name} was created again or set back, and 15 messages of a "
+        "committed micro-batch were deleted" in caplog.text
+    )
     query.run_batch()
     assert query.plain == list(range(1, 31))
+
+
+def test_an_idle_query_does_not_mention_a_consumer_that_was_created_again(
+    pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The messages of its last micro-batch are gone, and nobody has them."""
+    pool.stream.fill(5)
+    query.run_batch()
+    assert not query.trigger()
+    pool.stream.publisher.api(f"CONSUMER.DELETE.{pool.name}.{POOL}")
+    pool.create_consumer()
+    assert restarted(query).latest(query.offset(0), limited=True) == query.offset(0)
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 def test_a_server_that_is_killed_before_it_writes_the_state_of_the_consumer() -> None:
