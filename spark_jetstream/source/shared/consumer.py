@@ -48,8 +48,10 @@ class ConsumerLook:
     config: Mapping[str, Any]
     delivered: int
     """The last sequence of the stream that the consumer has delivered, as far as it knows."""
-    waiting: int
-    """Messages that the consumer has to deliver, or has delivered and not heard of."""
+    undelivered: int
+    """Messages that the consumer has to deliver for the first time."""
+    unacknowledged: int
+    """Messages that it has delivered, and that are not acknowledged."""
 
     @property
     def lapse(self) -> float:
@@ -157,12 +159,12 @@ class SharedConsumer:
                 "--ack explicit --wait 5m",
                 option="share",
             ) from None
-        pending = jsapi.whole(body, "num_pending", context)
         return ConsumerLook(
             jsapi.field(body, "created", str, context),
             jsapi.field(body, "config", dict, context),
             jsapi.whole(body, "delivered.stream_seq", context),
-            pending + jsapi.whole(body, "num_ack_pending", context),
+            jsapi.whole(body, "num_pending", context),
+            jsapi.whole(body, "num_ack_pending", context),
         )
 
     # Taking messages

@@ -35,6 +35,8 @@ from spark_jetstream.source.shared.rows import FetchedRows, SharedRows, StoredRu
 
 log = logging.getLogger(__name__)
 
+_MORE_TRIES = 4  # to take messages that wait, before a query with `Trigger.AvailableNow` ends
+
 
 @dataclass(frozen=True)
 class _Batch:
@@ -111,7 +113,8 @@ class SharedPlanner:
 
     def prepare_available_now(self) -> None:
         """Fix how many messages a query with `Trigger.AvailableNow` takes: those of now."""
-        self._left = self._consumer.look().waiting
+        look = self._consumer.look()
+        self._left = look.undelivered + look.unacknowledged
 
     # Micro-batches
 
@@ -139,7 +142,16 @@ class SharedPlanner:
             most = min(most, self._left)
         if not most:
             return start
-        return self._reserve(start, most)
+        end = self._reserve(start, most)
+        if self._left is None:
+            return end
+        # Without messages the query ends, and a busy server may have brought none in time.
+        for _ in range(_MORE_TRIES):
+            # A consumer that is full, or paused, delivers none.
+            if end != start or not self._consumer.look().undelivered:
+                break
+            end = self._reserve(start, most)
+        return end
 
     def _reserve(self, start: Offset, most: int) -> Offset:
         """Return the end of a batch of messages that are taken now, or ``start`` without any."""

@@ -15,6 +15,7 @@ import pytest
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import OptionError, RequestTimeout
+from spark_jetstream.protocol.columns import Delivered
 from spark_jetstream.protocol.fitness import ConsumerFault
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.shared import rows
@@ -199,6 +200,38 @@ def test_available_now_ends_with_the_messages_of_its_begin(pool: Pool) -> None:
     taken = [end.held[pool.name].sequences for end in (first, second)]
     assert taken == [tuple(range(1, 21)), tuple(range(21, 31))]
     assert pool.left == list(range(31, 61))
+
+
+def test_available_now_does_not_end_while_messages_wait(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy server may bring none in time."""
+    pool.stream.fill(5)
+    with contextlib.closing(pool.planner()) as planner:
+        planner.prepare_available_now()
+        late: list[int] = []
+
+        def brings_none(most: int) -> tuple[list[Delivered], float]:
+            late.append(most)
+            if len(late) == 2:
+                monkeypatch.undo()
+            return [], 0.0
+
+        monkeypatch.setattr(planner._consumer, "take", brings_none)
+        end = planner.latest(planner.initial(), limited=True)
+    assert end.held[pool.name].sequences == (1, 2, 3, 4, 5)
+
+
+def test_available_now_ends_although_a_full_consumer_has_messages(
+    stream: MakeStream, admin: JetStreamAdmin
+) -> None:
+    pool = Pool(stream, admin, max_ack_pending=5)
+    pool.stream.fill(8)
+    pool.take(5)
+    with contextlib.closing(pool.planner()) as planner:
+        planner.prepare_available_now()
+        start = planner.initial()
+        assert planner.latest(start, limited=True) == start
 
 
 # What is acknowledged, and when
