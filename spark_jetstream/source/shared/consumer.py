@@ -8,6 +8,7 @@ soon as it has brought all messages that wait, and waits for the first one where
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,8 +46,12 @@ class ConsumerLook:
 
     created: str
     config: Mapping[str, Any]
-    waiting: int
-    """Messages that the consumer has to deliver, or has delivered and not heard of."""
+    delivered: int
+    """The last sequence of the stream that the consumer has delivered, as far as it knows."""
+    undelivered: int
+    """Messages that the consumer has to deliver for the first time."""
+    unacknowledged: int
+    """Messages that it has delivered, and that are not acknowledged."""
 
     @property
     def lapse(self) -> float:
@@ -61,6 +66,7 @@ class _Taken:
     messages_left: int
     bytes_left: int
     runs: list[Delivered] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     def add(self, frames: Frames) -> None:
         acks = Acks(frames)
@@ -153,24 +159,26 @@ class SharedConsumer:
                 "--ack explicit --wait 5m",
                 option="share",
             ) from None
-        pending = jsapi.whole(body, "num_pending", context)
         return ConsumerLook(
             jsapi.field(body, "created", str, context),
             jsapi.field(body, "config", dict, context),
-            pending + jsapi.whole(body, "num_ack_pending", context),
+            jsapi.whole(body, "delivered.stream_seq", context),
+            jsapi.whole(body, "num_pending", context),
+            jsapi.whole(body, "num_ack_pending", context),
         )
 
     # Taking messages
 
-    def take(self, most: int) -> list[Delivered]:
+    def take(self, most: int) -> tuple[list[Delivered], float]:
         """Take the messages that wait, up to ``most`` and to the bytes of a micro-batch.
 
-        Waits a moment for the first one. Messages may come in any order, and twice if their time is
+        Return them with a time (`time.monotonic`) before which none was delivered. Waits a moment
+        for the first one. Messages may come in any order, and twice if their time is
         up meanwhile. A message that is larger than the bytes of a micro-batch comes alone.
         """
         return self._requests.call(lambda connection: self._take(connection, most))
 
-    def _take(self, connection: Connection, most: int) -> list[Delivered]:
+    def _take(self, connection: Connection, most: int) -> tuple[list[Delivered], float]:
         taken = _Taken(most, self._options.shared_bytes)
         size = min(self._options.fetch_max_bytes, taken.bytes_left)
         with connection.inbox() as inbox:
@@ -186,7 +194,7 @@ class SharedConsumer:
                 if not taken.runs:
                     raise
                 log.info("a pull from consumer %s ends: %s", self._name, error)
-        return taken.runs
+        return taken.runs, taken.began
 
     def _pull(
         self, connection: Connection, inbox: Inbox, number: int, size: int, taken: _Taken
@@ -242,8 +250,9 @@ class SharedConsumer:
     ) -> str:
         """Have the server remove messages that a batch has committed; waits for its word.
 
-        It does not matter who holds them by now, nor whether they are gone. After the consumer was
-        created again it ignores acknowledgements: the messages are deleted, where that is allowed.
+        It does not matter who holds them by now, nor whether they are gone. A consumer that was
+        created again, or set back, ignores acknowledgements: the messages are deleted, where that
+        is allowed.
 
         ``fault`` says why the sequences belong to other messages now, "" if they do not; it is
         called before each attempt. With a fault nothing is acknowledged, and it is returned.
@@ -259,21 +268,26 @@ class SharedConsumer:
         sequences: Sequence[int],
         fault: Callable[[Connection], str],
     ) -> str:
-        created = self._look(connection).created
+        look = self._look(connection)
         # After the look: a consumer goes with its stream, and so an older look could be that of
         # another stream.
         found = fault(connection)
         if found:
             return found
-        if created != held.consumer:
-            self._remove(connection, sequences)
-        else:
+        # The server does not answer an acknowledgement beyond what the consumer has delivered
+        # (`processAckMsgLocked`). A reset sets a consumer back, and so does a server that is killed
+        # before it has written the consumer's state.
+        delivered = look.delivered if look.created == held.consumer else 0
+        known = [sequence for sequence in sequences if sequence <= delivered]
+        if known:
             context = f"acknowledge messages of stream {self._stream} to consumer {self._name}"
-            connection.confirm(held.ack_subjects(sequences), b"+ACK", context=context)
+            connection.confirm(held.ack_subjects(known), b"+ACK", context=context)
+        if len(known) < len(sequences):
+            self._remove(connection, sequences[len(known) :])
         return ""
 
     def _remove(self, connection: Connection, sequences: Sequence[int]) -> None:
-        """Delete messages from the stream, and warn if some stay."""
+        """Delete messages from the stream, and warn that others may have them, or that some stay."""
         context = f"remove committed messages from stream {self._stream}"
         subject = jsapi.subject(connection.prefix, jsapi.MESSAGE_DELETE, self._stream)
         questions = [
@@ -282,6 +296,7 @@ class SharedConsumer:
             for each in sequences
         ]
         why = ""
+        deleted = 0
         try:
             for first in range(0, len(questions), _REMOVED_TOGETHER):
                 portion = questions[first : first + _REMOVED_TOGETHER]
@@ -290,14 +305,25 @@ class SharedConsumer:
                         if answer.retriable:
                             raise answer
                         why = str(answer)
+                    else:
+                        deleted += 1
         except PermissionDenied as error:
             why = str(error)
         # The server also answers with an error for a message that is gone.
         left = len(messages(connection, self._stream, sequences)) if why else 0
+        if deleted:
+            log.warning(
+                "consumer %s of stream %s was created again or set back, and %d messages of a "
+                "committed micro-batch were deleted: other clients may have received messages of "
+                "the micro-batch, and process them as well",
+                self._name,
+                self._stream,
+                deleted,
+            )
         if left:
             log.warning(
-                "consumer %s of stream %s was created again, and delivers %d messages of a "
-                "committed micro-batch once more: %s",
+                "consumer %s of stream %s was created again or set back, and delivers %d messages "
+                "of a committed micro-batch once more: %s",
                 self._name,
                 self._stream,
                 left,

@@ -24,19 +24,20 @@ _ROUNDS = 4  # of signs of life within the time that the server waits
 _PATIENCE = 5.0  # seconds for one round
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Kept:
     """Reserved messages by their reply subjects, and the seconds that the server waits for a sign."""
 
     subjects: Sequence[str]
     lapse: float
+    heard: float  # when the server has last heard of them, by the clock
 
 
 class Keeping:
     """Sends signs of life for one set of messages at a time, from a thread of its own.
 
     The thread ends with the process, so that the messages of a process that was killed go to other
-    clients. Use by one thread; `close` ends it.
+    clients. Use by one thread; `close` ends it. ``clock`` returns seconds.
     """
 
     def __init__(self, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,18 +45,23 @@ class Keeping:
         self._clock = clock
         self._changed = threading.Condition()
         self._kept: _Kept | None = None
-        self._alive_at = 0.0  # when the server has last heard of them, by the clock
+        self._due = 0.0  # when the next signs are sent, by the clock
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def keep(self, subjects: Sequence[str], lapse: float) -> None:
+    def keep(self, subjects: Sequence[str], lapse: float, delivered: float | None = None) -> None:
         """Keep the messages with these reply subjects, in place of others.
 
-        They were delivered just now, and the server waits ``lapse`` seconds for each sign of life.
+        They were ``delivered`` at that time of the clock or later, and the server waits ``lapse``
+        seconds for each sign of life. Where the time is not known the first sign is sent at once.
+        Warns if the server has waited too long already.
         """
+        now = self._clock()
+        kept = _Kept(subjects, lapse, now if delivered is None else delivered)
+        self._heard(kept, now)
         with self._changed:
-            self._kept = _Kept(subjects, lapse)
-            self._alive_at = self._clock()
+            self._kept = kept
+            self._due = now if delivered is None else delivered + lapse / _ROUNDS
             self._changed.notify()
             if self._thread is None:
                 name = "spark-jetstream-keeping"
@@ -81,34 +87,41 @@ class Keeping:
             with self._changed:
                 if self._closed:
                     return
-                pause = None if self._kept is None else self._kept.lapse / _ROUNDS
+                kept = self._kept
+                pause = None if kept is None else max(0.0, self._due - self._clock())
                 # A change ends the pause: other messages may have another time.
                 if self._changed.wait(pause):
                     continue
-                kept = self._kept
-            if kept is not None:
-                self.send_signs(kept.subjects, kept.lapse)
+                if self._kept is not None:
+                    self._due = self._clock() + self._kept.lapse / _ROUNDS
+            self.send_signs()
 
-    def send_signs(self, subjects: Sequence[str], lapse: float) -> None:
+    def send_signs(self) -> None:
         """Send a sign of life for each message, and warn if the one before was too long ago."""
+        kept = self._kept
+        if kept is None:
+            return
         try:
             connection = self._connect(_PATIENCE)
             # A connection that is down would send the signs after the next login, and only then.
             connection.wait(_PATIENCE)
-            connection.post_all(subjects, IN_PROGRESS)
+            connection.post_all(kept.subjects, IN_PROGRESS)
             # The server answers the ping after it has taken the signs.
             connection.check(_PATIENCE)
         except JetStreamError as error:
-            log.info("signs of life of %d reserved messages: %s", len(subjects), error)
+            log.info("signs of life of %d reserved messages: %s", len(kept.subjects), error)
             return
-        now = self._clock()
-        silence = now - self._alive_at
-        self._alive_at = now
-        if silence > lapse:
+        self._heard(kept, self._clock())
+
+    def _heard(self, kept: _Kept, now: float) -> None:
+        """Note that the server hears of messages now, and warn if it has waited too long."""
+        silence = now - kept.heard
+        kept.heard = now
+        if silence > kept.lapse:
             log.warning(
                 "the server has not heard of %d reserved messages for %.0f s, and waits %g s "
                 "(ack_wait): other clients may have received them, and process them as well",
-                len(subjects),
+                len(kept.subjects),
                 silence,
-                lapse,
+                kept.lapse,
             )

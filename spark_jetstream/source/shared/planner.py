@@ -27,13 +27,15 @@ from spark_jetstream.source.continuity import latest_position
 from spark_jetstream.source.kinds.shared import SharedMessages
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.positions import check_retention, read_use
-from spark_jetstream.source.shared.consumer import WAIT, ConsumerLook, SharedConsumer
+from spark_jetstream.source.shared.consumer import WAIT, SharedConsumer
 from spark_jetstream.source.shared.held import Held, ack_prefix, plain_prefix
 from spark_jetstream.source.shared.keeping import Keeping
 from spark_jetstream.source.shared.replay import Replay
 from spark_jetstream.source.shared.rows import FetchedRows, SharedRows, StoredRun
 
 log = logging.getLogger(__name__)
+
+_MORE_TRIES = 4  # to take messages that wait, before a query with `Trigger.AvailableNow` ends
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class SharedPlanner:
 
     def prepare_available_now(self) -> None:
         """Fix how many messages a query with `Trigger.AvailableNow` takes: those of now."""
-        self._left = self._consumer.look().waiting
+        look = self._consumer.look()
+        self._left = look.undelivered + look.unacknowledged
 
     # Micro-batches
 
@@ -139,12 +142,21 @@ class SharedPlanner:
             most = min(most, self._left)
         if not most:
             return start
-        return self._reserve(start, most)
+        end = self._reserve(start, most)
+        if self._left is None:
+            return end
+        # Without messages the query ends, and a busy server may have brought none in time.
+        for _ in range(_MORE_TRIES):
+            # A consumer that is full, or paused, delivers none.
+            if end != start or not self._consumer.look().undelivered:
+                break
+            end = self._reserve(start, most)
+        return end
 
     def _reserve(self, start: Offset, most: int) -> Offset:
         """Return the end of a batch of messages that are taken now, or ``start`` without any."""
         look = self._consumer.look()
-        runs = self._consumer.take(most)
+        runs, delivered = self._consumer.take(most)
         if not runs:
             return start
         state = self._checked_state()
@@ -159,7 +171,7 @@ class SharedPlanner:
         position = StreamPosition(sequences[-1] + 1, state.created, time)
         end = Offset({self._stream: position}, held={self._stream: held})
         self._batch = _Batch(end, rows, sequences)
-        self._keep(held, sequences, look)
+        self._keeping.keep(held.ack_subjects(sequences), look.lapse, delivered)
         if self._left is not None:
             self._left = max(0, self._left - len(sequences))
         return end
@@ -193,8 +205,8 @@ class SharedPlanner:
             log.error("%s: the micro-batch runs without its messages", fault)
             return _Batch(end, None, ())
         look = self._consumer.look()
-        # Before the read, which takes a while.
-        self._keep(held, held.sequences, look)
+        # Before the read, which takes a while: the time of the messages may be almost up.
+        self._keeping.keep(held.ack_subjects(held.sequences), look.lapse)
         found = self._replay.read(held)
         gone = len(held.sequences) - len(found)
         if gone:
@@ -210,15 +222,12 @@ class SharedPlanner:
         if not found:
             return _Batch(end, None, ())
         sequences = [each.sequence for each in found]
-        self._keep(held, sequences, look)
+        self._keeping.keep(held.ack_subjects(sequences), look.lapse)
         return _Batch(end, self._rows([StoredRun(found)]), sequences)
 
     def _rows(self, runs: Sequence[MessageRun]) -> FetchedRows:
         batches = [self._kind.batch(run, self._stream, self._columns) for run in runs]
         return FetchedRows.of([run.sequences for run in runs], batches)
-
-    def _keep(self, held: Held, sequences: Sequence[int], look: ConsumerLook) -> None:
-        self._keeping.keep(held.ack_subjects(sequences), look.lapse)
 
     # Acknowledgements
 

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Requests, info_of, settled_info
+from spark_jetstream.protocol.features import MESSAGES_SINCE
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.shared.held import Held
-from spark_jetstream.streams.lookup import RawMessage, message, messages
+from spark_jetstream.streams.lookup import RawMessage, first_messages, message, messages
 
 log = logging.getLogger(__name__)
+
+# ns: the time of a message is that of its leader, whose clock may be behind the last leader's.
+_CLOCKS_DIFFER = 10**9
 
 
 class Replay:
@@ -31,9 +35,9 @@ class Replay:
     def fault(self, connection: Connection, position: StreamPosition, held: Held) -> str:
         """Return why the held sequences belong to other messages than an offset means, or "".
 
-        The stream was created again, or has lost its tail in a power failure. A stream that has
-        grown past a lost tail shows it only while it has the last of these messages. Asked once,
-        over this connection.
+        The stream was created again, or has lost its tail in a power failure. Asked once, over
+        this connection. A server older than 2.11 hides a lost tail if the stream has grown past it,
+        and has no message in the place of the last one.
         """
         if not held.sequences:
             return ""
@@ -50,9 +54,25 @@ class Replay:
                 f"before {last}"
             )
         stored = message(connection, self._stream, last)
-        if stored is not None and stored.time != position.last_timestamp:
-            return f"stream {self._stream} has lost messages: {last} is another message now"
+        if stored is None:
+            stored = self._later(connection, position.last_timestamp)
+            other = stored is not None and stored.sequence <= last
+        else:
+            other = stored.time != position.last_timestamp
+        if stored is not None and other:
+            return (
+                f"stream {self._stream} has lost messages: {stored.sequence} is another message now"
+            )
         return ""
+
+    def _later(self, connection: Connection, time: int) -> RawMessage | None:
+        """Return the first message that was stored after a time (ns), None if none shows."""
+        if not connection.can(MESSAGES_SINCE):
+            return None
+        since = time + _CLOCKS_DIFFER
+        found = first_messages(connection, self._stream, (), since)
+        # Of missing sequences, servers before 2.12 find an earlier message.
+        return next((each for each in found if each.time >= since), None)
 
     def read(self, held: Held) -> list[RawMessage]:
         """Return the messages of ``held`` that the stream has, in the order of their sequences."""

@@ -12,6 +12,13 @@ from spark_jetstream.protocol.arrow import IntArray, as_arrow, binaries, texts
 from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.streams.lookup import RawMessage
 
+MOST_BYTES = 32 << 20
+"""Bytes that the rows of a task have at most, but for a single large row.
+
+Spark refuses a task that is larger than ``spark.rpc.message.maxSize``, 128 MiB unless set
+(CoarseGrainedSchedulerBackend, `launchTasks`).
+"""
+
 
 @dataclass(frozen=True)
 class SharedRows:
@@ -49,14 +56,28 @@ class FetchedRows:
         return len(self.sequences)
 
     def parts(self, least: int, most_rows: int) -> list[SharedRows]:
-        """Cut the rows evenly into at least ``least`` parts of at most ``most_rows``, none empty."""
+        """Cut the rows evenly into at least ``least`` parts of at most ``most_rows``, none empty.
+
+        A part that is too large for a task is cut again.
+        """
         count = max(-(-len(self) // most_rows), min(least, len(self)))
-        parts = []
+        parts: list[SharedRows] = []
         for number in range(count):
             begin = number * len(self) // count
             end = (number + 1) * len(self) // count
-            parts.append(SharedRows(end - begin, _packed(self.table.slice(begin, end - begin))))
+            parts += _parts(self.table.slice(begin, end - begin))
         return parts
+
+
+def _parts(table: pa.Table) -> Iterator[SharedRows]:
+    """Yield rows as one part, or as several that a task can take."""
+    content = _packed(table)
+    half = len(table) // 2
+    if len(content) <= MOST_BYTES or not half:
+        yield SharedRows(len(table), content)
+        return
+    yield from _parts(table.slice(0, half))
+    yield from _parts(table.slice(half))
 
 
 def _packed(table: pa.Table) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +26,21 @@ def pool(stream: MakeStream, admin: JetStreamAdmin) -> Pool:
 
 
 def planners() -> set[int]:
-    """The Python processes of this test process that plan queries."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"python_streaming_source_runner" not in path.read_bytes():
-                continue
-            if os.getsid(int(path.parent.name)) == os.getsid(0):
-                found.add(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+    """The Python processes that plan queries of this test process, and of no other test process."""
+    parents, found = {}, set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # The name of the process is in parentheses, and its state and its parent follow.
+            parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
+            parents[int(path.name)] = int(parent)
+            if b"python_streaming_source_runner" in (path / "cmdline").read_bytes():
+                found.add(int(path.name))
+
+    def ancestors(process: int) -> Iterator[int]:
+        while process := parents.get(process, 0):
+            yield process
+
+    return {process for process in found if os.getpid() in ancestors(process)}
 
 
 def test_two_queries_and_a_service_empty_a_queue(

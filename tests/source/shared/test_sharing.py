@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,11 @@ import pytest
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import OptionError, RequestTimeout
+from spark_jetstream.protocol.columns import Delivered
 from spark_jetstream.protocol.fitness import ConsumerFault
 from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.source.shared import rows
+from spark_jetstream.source.shared.consumer import ConsumerLook
 from spark_jetstream.source.shared.keeping import Keeping
 from spark_jetstream.source.shared.planner import SharedPlanner
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -23,6 +27,7 @@ from tests.support.planning import driver
 from tests.support.publish import Message, Publisher, Tap
 from tests.support.reading import connecting, wait_until
 from tests.support.sharing import (
+    HOUR,
     POOL,
     Pool,
     SharedQuery,
@@ -56,6 +61,18 @@ def last_batch(query: SharedQuery) -> list[int]:
     """The rows of the query's last batch, as its planner plans them now."""
     ends = query.offset(query.last - 1), query.offset(query.last)
     return sequences_of(query.planner.ranges(*ends))
+
+
+def reserved(planner: SharedPlanner, start: Offset) -> Offset:
+    """The end of a batch of messages that wait: a busy server may bring none in time."""
+    ends = [start]
+
+    def has_messages() -> bool:
+        ends.append(planner.latest(start, limited=True))
+        return ends[-1] != start
+
+    wait_until(has_messages, "a batch")
+    return ends[-1]
 
 
 # Rows
@@ -109,9 +126,24 @@ def test_parts_share_the_rows_evenly(pool: Pool, options: dict[str, Any], sizes:
     pool.stream.fill(10)
     with contextlib.closing(pool.planner(**options)) as planner:
         start = planner.initial()
-        parts = planner.ranges(start, planner.latest(start, limited=True))
+        parts = planner.ranges(start, reserved(planner, start))
     assert [part.width for part in parts] == sizes
     assert sequences_of(parts) == list(range(1, 11))
+
+
+def test_a_part_is_not_too_large_for_a_task(
+    pool: Pool, query: SharedQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark does not send a task beyond 128 MiB to an executor."""
+    monkeypatch.setattr(rows, "MOST_BYTES", 50_000)
+    pool.stream.fill(10, size=1)
+    pool.stream.fill(5, size=20_000)
+    pool.stream.fill(1, size=100_000)
+    query.run_batch()
+    parts = query.planner.ranges(query.offset(-1), query.offset(0))
+    assert sequences_of(parts) == list(range(1, 17))
+    assert all(len(part.content) <= 50_000 for part in parts if part.width > 1)
+    assert [part.width for part in parts] == [8, 4, 2, 1, 1]
 
 
 # Limits
@@ -122,9 +154,10 @@ def sizes_of_batches(pool: Pool, **options: object) -> list[int]:
     sizes = []
     with contextlib.closing(pool.planner(**options)) as planner:
         start = planner.initial()
-        while (end := planner.latest(start, limited=True)) != start:
-            sizes.append(len(end.held[pool.name].sequences))
-            start = end
+        while pool.info()["num_pending"]:
+            start = reserved(planner, start)
+            sizes.append(len(start.held[pool.name].sequences))
+        planner.commit(start)
     assert pool.left == []
     return sizes
 
@@ -152,7 +185,7 @@ def test_a_full_consumer_is_no_error(stream: MakeStream, admin: JetStreamAdmin) 
         start = planner.initial()
         assert planner.latest(start, limited=True) == start
         pool.acknowledge(given)
-        end = planner.latest(start, limited=True)
+        end = reserved(planner, start)
     assert end.held[pool.name].sequences == (6, 7, 8)
 
 
@@ -161,12 +194,44 @@ def test_available_now_ends_with_the_messages_of_its_begin(pool: Pool) -> None:
     with contextlib.closing(pool.planner(maxMessagesPerTrigger=20)) as planner:
         planner.prepare_available_now()
         pool.stream.fill(30)
-        first = planner.latest(planner.initial(), limited=False)
-        second = planner.latest(first, limited=False)
+        first = reserved(planner, planner.initial())
+        second = reserved(planner, first)
         assert planner.latest(second, limited=False) == second
     taken = [end.held[pool.name].sequences for end in (first, second)]
     assert taken == [tuple(range(1, 21)), tuple(range(21, 31))]
     assert pool.left == list(range(31, 61))
+
+
+def test_available_now_does_not_end_while_messages_wait(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy server may bring none in time."""
+    pool.stream.fill(5)
+    with contextlib.closing(pool.planner()) as planner:
+        planner.prepare_available_now()
+        late: list[int] = []
+
+        def brings_none(most: int) -> tuple[list[Delivered], float]:
+            late.append(most)
+            if len(late) == 2:
+                monkeypatch.undo()
+            return [], 0.0
+
+        monkeypatch.setattr(planner._consumer, "take", brings_none)
+        end = planner.latest(planner.initial(), limited=True)
+    assert end.held[pool.name].sequences == (1, 2, 3, 4, 5)
+
+
+def test_available_now_ends_although_a_full_consumer_has_messages(
+    stream: MakeStream, admin: JetStreamAdmin
+) -> None:
+    pool = Pool(stream, admin, max_ack_pending=5)
+    pool.stream.fill(8)
+    pool.take(5)
+    with contextlib.closing(pool.planner()) as planner:
+        planner.prepare_available_now()
+        start = planner.initial()
+        assert planner.latest(start, limited=True) == start
 
 
 # What is acknowledged, and when
@@ -197,7 +262,7 @@ def test_a_reservation_is_returned_again_until_its_batch_has_run(pool: Pool) -> 
     pool.stream.fill(30)
     with contextlib.closing(pool.planner(maxMessagesPerTrigger=20)) as planner:
         start = planner.initial()
-        end = planner.latest(start, limited=True)
+        end = reserved(planner, start)
         assert planner.latest(start, limited=True).to_json() == end.to_json()
     assert pool.take(100) == list(range(21, 31))
 
@@ -240,7 +305,7 @@ def test_signs_of_life_go_to_all_reserved_messages_until_they_are_acknowledged(
     keeping = Keeping(connecting(pool.stream.url))
     subjects = [f"$JS.ACK.{pool.name}.{POOL}.1.{n}.1.1.0" for n in pool.take(3)]
     with contextlib.closing(keeping), Tap(pool.stream.url) as tap:
-        keeping.keep(subjects, lapse=0.2)
+        keeping.keep(subjects, 0.2, delivered=time.monotonic())
         heard: list[Message] = []
 
         def both_rounds() -> bool:
@@ -261,16 +326,67 @@ def test_a_sign_of_life_that_comes_too_late_is_reported(
     now = 100.0
     keeping = Keeping(connecting(pool.stream.url), clock=lambda: now)
     with contextlib.closing(keeping):
-        keeping.keep(["a", "b"], lapse=3600.0)
+        keeping.keep(["a", "b"], 3600.0, delivered=now)
         now += 3599.0
-        keeping.send_signs(["a", "b"], 3600.0)
+        keeping.send_signs()
         assert "reserved messages" not in caplog.text
         now += 3601.0
-        keeping.send_signs(["a", "b"], 3600.0)
+        keeping.send_signs()
     assert (
         "the server has not heard of 2 reserved messages for 3601 s, and waits 3600 s (ack_wait): "
         "other clients may have received them" in caplog.text
     )
+
+
+def test_messages_that_were_delivered_too_long_ago_are_reported(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server was away after it had delivered them."""
+    with contextlib.closing(Keeping(connecting(pool.stream.url), clock=lambda: 100.0)) as keeping:
+        keeping.keep(["a"], 30.0, delivered=70.0)
+        assert "reserved messages" not in caplog.text
+        keeping.keep(["a", "b"], 30.0, delivered=69.0)
+    assert "the server has not heard of 2 reserved messages for 31 s" in caplog.text
+
+
+def test_an_outage_after_messages_were_delivered_is_reported(
+    pool: Pool,
+    query: SharedQuery,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool.stream.fill(5)
+    look = query.planner._consumer.look
+    later = 0.0
+
+    def away() -> ConsumerLook:
+        nonlocal later
+        if pool.info()["num_ack_pending"]:
+            later = 7200.0
+        return look()
+
+    monkeypatch.setattr(query.planner._consumer, "look", away)
+    monkeypatch.setattr(query.planner._keeping, "_clock", lambda: time.monotonic() + later)
+    query.run_batch()
+    assert "the server has not heard of 5 reserved messages for 7200 s" in caplog.text
+
+
+def test_a_batch_that_comes_again_is_kept_at_once(pool: Pool, query: SharedQuery) -> None:
+    """The time of its messages may be almost up: here it is an hour, and a sign is due after a quarter."""
+    pool.stream.fill(5)
+    query.run_batch()
+    restarted(query)
+    with Tap(pool.stream.url) as tap:
+        assert last_batch(query) == [1, 2, 3, 4, 5]
+        heard: list[Message] = []
+
+        def all_messages() -> bool:
+            heard.extend(each for each in tap.heard() if each.data == b"+WPI")
+            return len(heard) >= 5
+
+        wait_until(all_messages, "a sign of life of each message")
+    sequences = {each.subject.split(".")[5] for each in heard}
+    assert sequences == {"1", "2", "3", "4", "5"}
 
 
 # Consumers and streams that were created again
@@ -288,6 +404,62 @@ def test_a_consumer_that_was_created_again_gets_no_committed_message(
     assert query.plain == list(range(1, 31))
     query.planner.commit(query.offset(1))
     assert pool.left == []
+
+
+def test_a_consumer_that_was_set_back_gets_no_committed_message(
+    pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server does not answer acknowledgements beyond what it has delivered."""
+    pool.stream.fill(30)
+    query.run_batch()
+    pool.stream.publisher.api(f"CONSUMER.RESET.{pool.name}.{POOL}", {"seq": 1})
+    # Another client gets a part of the messages.
+    assert pool.take(5) == [1, 2, 3, 4, 5]
+    query.planner.commit(query.offset(0))
+    assert pool.left == list(range(21, 31))
+    assert (
+        f"consumer {POOL} of stream {pool.name} was created again or set back, and 15 messages of a "
+        "committed micro-batch were deleted" in caplog.text
+    )
+    query.run_batch()
+    assert query.plain == list(range(1, 31))
+
+
+def test_an_idle_query_does_not_mention_a_consumer_that_was_created_again(
+    pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The messages of its last micro-batch are gone, and nobody has them."""
+    pool.stream.fill(5)
+    query.run_batch()
+    assert not query.trigger()
+    pool.stream.publisher.api(f"CONSUMER.DELETE.{pool.name}.{POOL}")
+    pool.create_consumer()
+    assert restarted(query).latest(query.offset(0), limited=True) == query.offset(0)
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_a_server_that_is_killed_before_it_writes_the_state_of_the_consumer() -> None:
+    """A server writes the state of a consumer at most ten times a second."""
+    with NatsServer() as server, JetStreamAdmin(servers=server.url) as own:
+        with Publisher(server.url) as publisher:
+            pool = Pool(lambda **config: Stream(server.url, "JOBS", publisher, **config), own)
+            pool.stream.fill(30)
+        query = SharedQuery(pool)
+        state = server.store_dir / "jetstream/$G/streams/JOBS/obs" / POOL / "o.dat"
+        before = state.read_bytes() if state.exists() else None
+        query.run_batch()
+        server.kill()
+        state.unlink(missing_ok=True)
+        if before is not None:
+            state.write_bytes(before)
+        server.start()
+        query.planner.commit(query.offset(0))
+        with Publisher(server.url) as publisher:
+            pool.stream.publisher = publisher
+            assert pool.left == list(range(21, 31))
+        query.run_batch()
+        query.kill()
+        assert query.plain == list(range(1, 31))
 
 
 def test_where_messages_cannot_be_deleted_they_come_once_more(
@@ -386,6 +558,24 @@ def test_a_lost_tail_is_not_acknowledged(
     planner.commit(lost)
     assert f"stream {pool.name} has lost messages" in caplog.text
     assert pool.left == list(range(1, 11 if more else 6))
+
+
+def test_a_lost_tail_shows_also_after_others_have_acknowledged_its_last_message(
+    pool: Pool, query: SharedQuery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stream has lost messages 4 to 6 of the batch, and then stored as many others."""
+    pool.stream.fill(6)
+    query.run_batch()
+    ends = query.offset(0)
+    position = ends.streams[pool.name]
+    hour_ago = StreamPosition(position.next, position.created, position.last_timestamp - HOUR)
+    lost = Offset({pool.name: hour_ago}, held=ends.held)
+    planner = restarted(query)
+    pool.acknowledge([1, 2, 3, 6])
+    assert sequences_of(planner.ranges(query.offset(-1), lost)) == []
+    planner.commit(lost)
+    assert f"stream {pool.name} has lost messages: 4 is another message now" in caplog.text
+    assert pool.left == [4, 5]
 
 
 # Servers
