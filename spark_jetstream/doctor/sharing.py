@@ -22,7 +22,8 @@ def check_shared(admin: JetStreamAdmin, stream: str, consumer: str) -> Iterator[
     try:
         info = admin.consumers.load(stream, consumer)
     except ConsumerNotFound as error:
-        advice = f"spark-jetstream consumer add {stream} {consumer} --ack explicit --wait 5m"
+        settings = "--ack explicit --wait 5m --max-ack-pending 50000"
+        advice = f"spark-jetstream consumer add {stream} {consumer} {settings}"
         yield failed(_CHECK, str(error), advice)
         return
     except PermissionDenied as error:

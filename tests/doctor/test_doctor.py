@@ -106,7 +106,7 @@ def test_a_consumer_to_share(nats_server: NatsServer, stream: MakeStream) -> Non
     jobs = stream(retention="workqueue")
     given = ("--stream", jobs.name, "--share", "pool")
     url = nats_server.url
-    advice = f"consumer add {jobs.name} pool --ack explicit --wait 5m"
+    advice = f"consumer add {jobs.name} pool --ack explicit --wait 5m --max-ack-pending 50000"
     wrong("share", 1, url, *given, text="pool", advice=advice)
     with JetStreamAdmin(servers=url) as admin:
         config: dict[str, Any] = {

@@ -156,7 +156,7 @@ class SharedConsumer:
             raise OptionError(
                 f"stream {self._stream} has no consumer {self._name} (option share), and a query "
                 f"does not create one: spark-jetstream consumer add {self._stream} {self._name} "
-                "--ack explicit --wait 5m",
+                "--ack explicit --wait 5m --max-ack-pending 50000",
                 option="share",
             ) from None
         return ConsumerLook(
@@ -314,7 +314,7 @@ class SharedConsumer:
         if deleted:
             log.warning(
                 "consumer %s of stream %s was created again or set back, and %d messages of a "
-                "committed micro-batch were deleted: other clients may have received messages of "
+                "committed micro-batch were deleted; other clients may have received messages of "
                 "the micro-batch, and process them as well",
                 self._name,
                 self._stream,

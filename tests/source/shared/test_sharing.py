@@ -642,7 +642,10 @@ def refused(planner: SharedPlanner) -> str:
 
 def test_a_missing_consumer_comes_with_the_command_that_makes_it(pool: Pool) -> None:
     said = refused(pool.planner(share="other"))
-    assert f"spark-jetstream consumer add {pool.name} other --ack explicit --wait 5m" in said
+    assert (
+        f"spark-jetstream consumer add {pool.name} other --ack explicit --wait 5m --max-ack-pending 50000"
+        in said
+    )
 
 
 @pytest.mark.parametrize(
