@@ -76,8 +76,8 @@ def _create(requests: Requests, replicas: int, *, with_ttl: bool) -> None:
         log.info("another process has made %s at the same moment", BUCKET)
     except ServerBusy as error:
         raise DeliveryError(
-            f"{error} (option retryTimeout); start the query when {replicas} servers of the "
-            "cluster can take a replica, or set delivery to deduplicated"
+            f"{error} (option retryTimeout); start the query when the cluster has {replicas} "
+            "servers that can take a replica, or set delivery to deduplicated"
         ) from None
     except (ApiError, PermissionDenied) as error:
         bounded = isinstance(error, ApiError) and error.err_code == _MAX_BYTES_REQUIRED

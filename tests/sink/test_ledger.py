@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,10 +19,9 @@ import pyarrow as pa
 import pytest
 
 from spark_jetstream.admin.ensure import Ensure, ensure_streams
-from spark_jetstream.client import requests
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
-from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
+from spark_jetstream.errors import DeliveryError, OutageError, RowRefused, api_error
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import preflight
 from spark_jetstream.sink.kinds.messages import MessageSink
@@ -32,7 +30,7 @@ from spark_jetstream.sink.ledger_bucket import bucket_config
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.stream_warnings import check_interval
 from spark_jetstream.sink.task import WriteTask
-from spark_jetstream.testing import NatsCluster, NatsServer
+from spark_jetstream.testing import NatsServer
 from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
@@ -1217,42 +1215,46 @@ class TestStart:
         )
 
 
-class TestAClusterWithAServerOffline:
-    """Three replicas of the ledger cannot be placed while one of three servers is offline."""
+class Placing:
+    """A connection whose server cannot place the replicas of a stream for a number of requests."""
 
-    @pytest.fixture
-    def cluster(self) -> Iterator[NatsCluster]:
-        with NatsCluster() as cluster:
-            create(cluster.url, "S", num_replicas=3, storage="file")
-            for index in range(3):
-                cluster.kill(index)
-            # A server that the others have heard of since their start may get a replica for as long
-            # as it is away. These two have not heard of the third.
-            cluster.restart(0)
-            cluster.restart(1)
-            yield cluster
+    def __init__(self, connection: Connection, refusals: int) -> None:
+        self._connection = connection
+        self.refusals = refusals
 
-    def test_a_start_waits_until_the_server_is_back(
-        self, cluster: NatsCluster, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        tries: list[str] = []
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
-        def restart(record: logging.LogRecord) -> bool:
-            tries.append(record.getMessage())
-            if len(tries) == 1:
-                cluster.restart(2)
-            return True
+    def api(self, subject: str, request: bytes, *, context: str) -> dict[str, Any]:
+        if ".STREAM.CREATE." in subject and self.refusals:
+            self.refusals -= 1
+            # As a cluster answers whose leader has not heard of a server since its own start.
+            reasons = "no suitable peers for placement, peer offline"
+            raise api_error({"code": 400, "err_code": 10005, "description": reasons}, context)
+        return self._connection.api(subject, request, context=context)
 
-        caplog.set_level(logging.INFO, requests.__name__)
-        caplog.handler.addFilter(restart)  # called before the pause that a retry makes
-        Sink.exactly(cluster.url, stream="S", retryTimeout="120s")
-        assert "no suitable peers for placement" in tries[0]
-        assert api(cluster.url, f"STREAM.INFO.KV_{BUCKET}")["config"]["num_replicas"] == 3
 
-    def test_a_start_fails_after_the_retry_timeout(self, cluster: NatsCluster) -> None:
+class TestAClusterThatCannotPlaceTheLedger:
+    """A server of the cluster restarts while the first query with exactly-once begins."""
+
+    def test_a_start_waits_until_the_replicas_can_be_placed(self, s: Stream) -> None:
+        given = SinkOptions.from_spark(
+            {"servers": s.url, "stream": "S", "delivery": "exactly-once"}, streaming=True
+        )
+        placing = Placing(connect(given.connection, patience=30), 2)
+        start(lambda _: cast("Connection", placing), given)
+        assert placing.refusals == 0
+        assert api(s.url, f"STREAM.INFO.KV_{BUCKET}")["config"]["name"] == STREAM
+
+    def test_a_start_fails_after_the_retry_timeout(self, s: Stream) -> None:
+        given = SinkOptions.from_spark(
+            {"servers": s.url, "stream": "S", "delivery": "exactly-once", "retryTimeout": "1s"},
+            streaming=True,
+        )
+        placing = Placing(connect(given.connection, patience=30), 1000)
         with pytest.raises(
             DeliveryError,
-            match=r"no suitable peers for placement.* \(option retryTimeout\); start the query when 3 "
-            "servers of the cluster can take a replica, or set delivery to deduplicated",
+            match=r"no suitable peers for placement.* \(option retryTimeout\); start the query when the "
+            "cluster has 1 servers that can take a replica, or set delivery to deduplicated",
         ):
-            Sink.exactly(cluster.url, stream="S", retryTimeout="1s")
+            start(lambda _: cast("Connection", placing), given)
