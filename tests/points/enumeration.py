@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from tests.points.reads import Reading
 from tests.points.wire import Moment, Stop
 from tests.points.writes import History, Place, World
 
-Make = Callable[[Sequence[Stop]], History]
+Played: TypeAlias = "History | Reading"
 _TOGETHER = 100  # histories whose streams forget at the same time
 
 
@@ -29,7 +30,7 @@ class Visited(NamedTuple):
 def visit_all(
     world: World,
     protocol: str,
-    make: Make,
+    make: Callable[[Sequence[Stop]], Played],
     *,
     within: str = "",
     pairs: bool = False,
@@ -48,7 +49,8 @@ def visit_all(
     first = {tuple(history.stops): history for history in singles}
     assert len(first) == points * len(Moment)
     for (stop,), history in first.items():
-        assert history.ends == [whole.places[stop.point - 1]], (stop, history.ends)
+        expected = whole.places[stop.point - 1]
+        assert history.ends == [expected], f"{stop}: {history.ends}, and not {expected}"
     states = len(first)
     if pairs:
         points, states = _visit_pairs(world, make, first, within)
@@ -56,7 +58,10 @@ def visit_all(
 
 
 def _visit_pairs(
-    world: World, make: Make, first: dict[tuple[Stop, ...], History], within: str
+    world: World,
+    make: Callable[[Sequence[Stop]], Played],
+    first: dict[tuple[Stop, ...], Played],
+    within: str,
 ) -> tuple[int, int]:
     """Return how many pairs of points there are, and how many states were visited."""
     pairs = 0
@@ -81,10 +86,10 @@ def _product(numbers: Iterable[int]) -> Iterator[tuple[int, Moment]]:
     return ((number, moment) for number in numbers for moment in Moment)
 
 
-def _played(world: World, histories: Iterable[History]) -> list[History]:
+def _played(world: World, histories: Iterable[Played]) -> list[Played]:
     """Play histories to their ends, and let their streams forget where these yield."""
     remaining = iter(histories)
-    ended: list[History] = []
+    ended: list[Played] = []
     while some := list(islice(remaining, _TOGETHER)):
         ended += some
         going = [(history, history.play()) for history in some]
@@ -96,12 +101,14 @@ def _played(world: World, histories: Iterable[History]) -> list[History]:
     return ended
 
 
-def _goes_on(history: History, steps: Iterator[None]) -> bool:
+def _goes_on(history: Played, steps: Iterator[None]) -> bool:
     try:
         next(steps)
     except StopIteration:
         return False
     except BaseException as error:
-        error.add_note(f"{history.stops} at {history.ends}") if hasattr(error, "add_note") else None
+        # Python 3.10 has no notes.
+        if hasattr(error, "add_note"):
+            error.add_note(f"{history.stops} at {history.ends}")
         raise
     return True

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.pool import close_all
@@ -17,13 +18,14 @@ from spark_jetstream.errors import JetStreamError
 from spark_jetstream.sink import preflight, stream_warnings
 from tests.points.wire import PointWire
 
-#: The calls in which a process waits for the server, or sends something.
+#: The calls in which a process waits, or sends something.
 _CALLS = (
     (Loop, "run"),
     (Inbox, "send"),
     (Inbox, "publish"),
     (Inbox, "receive"),
     (Inbox, "resume"),
+    (Backoff, "pause"),
 )
 
 

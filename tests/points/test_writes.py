@@ -11,16 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jetstream.sink.kinds.messages import MessageSink
-from spark_jetstream.sink.ledger import LedgerTimes
-from spark_jetstream.testing import NatsServer
 from tests.points.enumeration import visit_all
-from tests.points.process import Processes
-from tests.points.wire import PointWire
 from tests.points.writes import (
-    LEASE,
     Check,
-    Clock,
     History,
     World,
     Write,
@@ -32,30 +25,10 @@ from tests.points.writes import (
     whole_groups,
     whole_objects,
 )
-from tests.support.client import set_timing
 from tests.support.keyed import CONFIG
-from tests.support.publish import Publisher
-from tests.support.sinking import batch, set_write_timing
+from tests.support.sinking import batch
 
 log = logging.getLogger(__name__)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as running:
-        yield running
-
-
-@pytest.fixture
-def world(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    clock = Clock()
-    monkeypatch.setattr(MessageSink, "ledger_times", LedgerTimes(lease=LEASE, clock=clock))
-    set_write_timing(monkeypatch, pauses=(0.0,), last_answers=0.0, clock=clock)
-    set_timing(
-        monkeypatch, between_attempts=0.001, ask_again=300.0, look_again=0.001, greeting_quiet=300.0
-    )
-    with Publisher(server.url) as admin, PointWire(server.url) as wire:
-        yield World(wire, admin, Processes(wire, monkeypatch), clock)
 
 
 def portions(*sizes: int, first: int = 1) -> Callable[[str], list[pa.RecordBatch]]:
@@ -226,7 +199,9 @@ def _cases() -> Iterator[Any]:
     for name, end, forgets in itertools.product(WRITES, ENDS, (False, True)):
         if forgets and name.startswith(("at-least-once", "objects")):
             continue  # they have no message ids
-        quick = not name.startswith("exactly-once") or (name, end, forgets) in QUICK
+        quick = (name, end, forgets) in QUICK
+        if not name.startswith("exactly-once"):
+            quick = not forgets or name == "deduplicated"
         marks = () if quick else pytest.mark.full
         named = f"{name}, {end}, {_memory(forgets)}"
         yield pytest.param(name, end, forgets, False, id=named, marks=marks)
