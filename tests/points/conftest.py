@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -31,5 +32,12 @@ def world(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[World
     # No request is sent again because the machine is slow.
     patient = {"ask_again": 300.0, "greeting_quiet": 300.0, "sign_of_life": 300.0}
     set_timing(monkeypatch, between_attempts=0.001, look_again=0.001, **patient)
-    with Publisher(server.url) as admin, PointWire(server.url) as wire:
-        yield World(wire, admin, Processes(wire, monkeypatch), clock)
+    # Each of thousands of cuts would be logged, beside the counts.
+    package = logging.getLogger("spark_jetstream")
+    level = package.level
+    package.setLevel(logging.ERROR)
+    try:
+        with Publisher(server.url) as admin, PointWire(server.url) as wire:
+            yield World(wire, admin, Processes(wire, monkeypatch), clock)
+    finally:
+        package.setLevel(level)
