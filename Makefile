@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all histories chaos soak fuzz generate lint docs audit release-check bench bench-quick bench-cluster bench-idle compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all histories points chaos soak fuzz generate lint docs audit release-check bench bench-quick bench-cluster bench-idle compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the 
 # HISTORIES_SEED=101 HISTORIES=3000 makes as many, from that seed on.
 histories: $(INSTALLED) ## Compare source and sink with models, over histories of small events that seeds make
 	@$(PY) $(PYTEST) --numprocesses 3 tests/source/test_histories.py tests/sink/test_histories.py
+
+# POINTS=pairs also ends the run that goes on, at each of its requests: half an hour more.
+points: $(INSTALLED) ## End writes and queries at each of their requests in turn, and count what is stored and read
+	@POINTS=$(POINTS) $(PY) -m pytest -q -o log_cli=true -o log_cli_level=WARNING tests/points
 
 # CHAOS_FAULTS=500 CHAOS_SEED=7 runs as many faults, from that seed on; CHAOS_LONGEST=70 freezes servers for up to 70 s.
 chaos: $(INSTALLED) ## Break servers, wires and Spark in turn under load, and check that no message is lost or comes twice

@@ -1,0 +1,169 @@
+"""Queries with the option durable that are read as Spark reads them, by runs that end at requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.points.wire import Stop
+from tests.points.writes import Place, World, kind_of_request
+from tests.support.calls import SEQUENCE, data_source
+from tests.support.publish import Message
+
+MESSAGES = 3
+#: So long that none of them passes, on any machine.
+PATIENT = {"connectTimeout": "300s", "requestTimeout": "300s", "retryTimeout": "1d"}
+
+Offset = dict[str, Any]
+
+
+@dataclass
+class Checkpoint:
+    """What Spark keeps of a query: the ends of planned batches, and the rows of committed ones."""
+
+    planned: list[tuple[Offset, Offset]] = field(default_factory=list)
+    committed: list[list[int]] = field(default_factory=list)
+
+    @property
+    def sequences(self) -> list[int]:
+        return [sequence for batch in self.committed for sequence in batch]
+
+
+class Reading:
+    """One query on a stream with this retention, from its first run until it has read all messages.
+
+    The messages are published when the query has read the empty stream. Each stop counts from the
+    one before. With `shared` the query reads every second message, and the consumer of another
+    client has the others.
+    """
+
+    forgets = False
+
+    def __init__(
+        self, world: World, stops: Sequence[Stop] = (), *, retention: str, shared: bool = False
+    ) -> None:
+        self.world = world
+        self.stops = list(stops)
+        self.name = self.stream = world.name()
+        self.places: list[Place] = []  # the requests since the last stop
+        self.ends: list[Place] = []  # the requests of the stops
+        self._left = list(stops)
+        self._checkpoint = Checkpoint()
+        self._published = False
+        self._shared = shared
+        self.config: dict[str, Any] = {
+            "name": self.name,
+            "subjects": [f"{self.name}.>"],
+            "storage": "memory",
+            "retention": retention,
+            "allow_direct": True,
+        }
+        self._options = {
+            **PATIENT,
+            "servers": world.wire.url,
+            "stream": self.name,
+            "durable": "query",
+            "maxMessagesPerTrigger": "2",
+            "readWith": "direct",
+        }
+        if shared:
+            self._options["subjects"] = f"{self.name}.a"
+
+    def play(self) -> Iterator[None]:
+        """Read all messages, and check what was read."""
+        admin = self.world.admin
+        admin.api(f"STREAM.CREATE.{self.name}", self.config)
+        if self._shared:
+            wanted = {"durable_name": "other", "filter_subject": f"{self.name}.b"}
+            body = {"stream_name": self.name, "config": {**wanted, "ack_policy": "explicit"}}
+            admin.api(f"CONSUMER.CREATE.{self.name}.other.{self.name}.b", body)
+        self._begin()
+        while not self._run():
+            yield
+            self._begin()
+        assert len(self.ends) == len(self.stops), f"a stop was not reached: {self.places}"
+        assert self._checkpoint.sequences == self._wanted()
+        admin.api(f"STREAM.DELETE.{self.name}")
+
+    def _wanted(self) -> list[int]:
+        """The sequences of the messages that the query reads."""
+        step = 2 if self._shared else 1
+        return list(range(1, step * MESSAGES + 1, step))
+
+    def _begin(self) -> None:
+        self.places = []
+        self.world.wire.begin(self._left.pop(0) if self._left else None)
+
+    def _run(self) -> bool:
+        """Run the query once, until nothing is left. Return false if the run has ended before."""
+        wire = self.world.wire
+        finished = False
+        with self.world.processes.one():
+            self._read_all()
+            finished = True
+        self.places = [Place("run", kind_of_request(each, self.name)) for each in wire.requests]
+        if wire.stopped:
+            assert wire.stop is not None
+            self.ends.append(self.places[wire.stop.point - 1])
+        self._check_kept()
+        return finished and not wire.stopped
+
+    def _read_all(self) -> None:
+        """Do what one run of Spark does, as MicroBatchExecution.scala has it."""
+        known = self._checkpoint
+        reader: Any = data_source(self._options).streamReader(SEQUENCE)
+        end: Offset
+        if not known.planned:
+            start = _written(reader.initialOffset())
+            end = _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+            known.planned.append((start, end))
+        if len(known.planned) > len(known.committed):
+            self._read_batch(reader)
+        while True:
+            start = known.planned[-1][1]
+            end = _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+            if end == start and self._published:
+                return
+            if end == start:
+                self._publish()
+                continue
+            known.planned.append((start, end))
+            # Spark tells the source of a batch when it has planned the next one.
+            reader.commit(start)
+            reader.open_planner().progress.settle()
+            self._read_batch(reader)
+
+    def _read_batch(self, reader: Any) -> None:
+        """Read the last batch that was planned, and note that it is in the sink."""
+        parts = reader.partitions(*self._checkpoint.planned[-1])
+        found = [
+            sequence
+            for part in parts
+            for rows in reader.read(part)
+            for sequence in rows.column(0).to_pylist()
+        ]
+        if self.world.processes.dead:
+            return
+        self._checkpoint.committed.append(found)
+
+    def _publish(self) -> None:
+        tokens = ("a", "b") if self._shared else ("a",)
+        messages = [Message(f"{self.name}.{token}", b"x") for token in tokens]
+        self.world.admin.publish(messages * MESSAGES)
+        self._published = True
+
+    def _check_kept(self) -> None:
+        """The stream has all messages that Spark has not noted."""
+        if not self._published:
+            return
+        state = self.world.admin.api(f"STREAM.INFO.{self.name}", {"deleted_details": True})["state"]
+        gone = {*range(1, state["first_seq"]), *(state.get("deleted") or ())}
+        assert gone <= set(self._checkpoint.sequences), (gone, self._checkpoint)
+
+
+def _written(offset: Offset) -> Offset:
+    """An offset as it comes out of a checkpoint."""
+    read: Offset = json.loads(json.dumps(offset))
+    return read
