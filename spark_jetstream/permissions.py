@@ -347,9 +347,9 @@ def share(names: Names) -> Lines:
     yield Permission(names.api(jsapi.MESSAGE_GET), "the messages of a micro-batch that comes again")
     yield Permission(
         names.api(jsapi.MESSAGE_DELETE),
-        "remove committed messages after the consumer was created again",
-        without="a consumer that is created again delivers the messages of the last micro-batch "
-        "once more",
+        "remove committed messages after the consumer was created again or set back",
+        without="a consumer that was created again or set back delivers the messages of the last "
+        "micro-batch once more",
     )
 
 
