@@ -23,6 +23,7 @@ PURPOSES = (
     "read",
     "direct",
     "durable",
+    "share",
     "write",
     "exactly-once",
     "ensure",
