@@ -646,7 +646,7 @@ def remove_peer(
 ) -> None:
     """Move a consumer off a server; the cluster chooses another one. Needs server 2.15.
 
-    A consumer with one replica loses its acknowledgements, and delivers its messages again, unless you
+    A consumer with one replica may lose its acknowledgements, and deliver its messages again, unless you
     give --evacuate.
     """
     noun = f"consumer {consumer} of stream {stream}"

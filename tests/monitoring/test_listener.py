@@ -258,7 +258,7 @@ def test_an_error_does_not_reach_spark(
 ) -> None:
     """The rest is exported all the same."""
     newer = source_of(latest=41)
-    newer["endOffset"]["version"] = 3
+    newer["endOffset"]["version"] = 4
     listener.onQueryProgress(progressed(newer))
     assert [record.message for record in caplog.records] == ["onQueryProgress failed"]
     assert "was written by a newer release" in (caplog.text)

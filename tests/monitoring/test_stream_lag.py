@@ -195,7 +195,7 @@ def test_no_progress_yet() -> None:
 
 def test_an_offset_of_a_newer_release() -> None:
     source = source_of()
-    source["latestOffset"]["version"] = 3
+    source["latestOffset"]["version"] = 4
     with pytest.raises(OffsetError, match="written by a newer release"):
         lag(progress_of(source))
 
