@@ -457,8 +457,8 @@ class Consumers(Balanced):
         """Remove a server from those with a replica of a consumer (server 2.15).
 
         The cluster chooses another one among those of the stream. ``evacuate`` keeps the replica
-        until the other one is up to date. Without it a consumer with one replica loses its
-        acknowledgements, and delivers its messages again. Raises `ApiError` when the server has no
+        until the other one is up to date. Without it a consumer with one replica may lose its
+        acknowledgements and deliver its messages again. Raises `ApiError` when the server has no
         replica, or none can replace it; 10010 outside of a cluster.
         """
         context = f"remove server {server} from {_what(stream, name)}"
