@@ -166,7 +166,7 @@ def parsed_record(
         ValueError,
         TypeError,
         KeyError,
-        # Of a name that is no text, and of schemas that are too deep.
+        # A name is no text, or a schema is too deep.
         AttributeError,
         RecursionError,
     ) as error:

@@ -37,7 +37,7 @@ class RegisteredSchema(NamedTuple):
     references: tuple[SchemaReference, ...]
 
 
-# What a registry has under an id or a version never changes. A worker of Spark runs many tasks, and
+# The schema of an id or a version never changes. A worker of Spark runs many tasks, and
 # asks once for each.
 _SCHEMAS_BY_ID: dict[tuple[SchemaRegistry, int], RegisteredSchema] = {}
 _IDS_BY_VERSION: dict[tuple[SchemaRegistry, str, int], int] = {}

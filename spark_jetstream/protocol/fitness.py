@@ -31,7 +31,7 @@ class StreamFault(Enum):
     # Of a read:
     NOT_RESERVED = "it is a work queue, and nothing reserves its messages for the query"
     NO_DIRECT_GETS = "it is read by Direct Gets, and does not allow them (allow_direct)"
-    # Of a read that shares a consumer:
+    # A read that shares a consumer:
     NO_QUEUE = "it is no work queue, and keeps messages that were acknowledged (retention)"
 
 

@@ -63,7 +63,7 @@ def many(bucket: Stream, count: int, size: int = 10) -> list[str]:
     return keys
 
 
-# What is found
+# Values and keys
 
 
 @pytest.mark.parametrize("leader", [False, True])
@@ -246,7 +246,7 @@ def test_values_of_two_buckets_that_one_answer_cannot_hold(
     assert [row and row[1] for row in found] == [*range(13, 25)]
 
 
-# What a server, or a bucket, does not do
+# Servers and buckets without Direct Gets
 
 
 def test_a_bucket_that_does_not_exist(prices: Stream) -> None:

@@ -1,4 +1,4 @@
-"""What tests of all ends share: one server for all cases, the wire to it, and processes."""
+"""Fixtures of the tests of all ends: one server for all cases, the wire to it, and processes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Offset = dict[str, Any]
 
 @dataclass
 class Checkpoint:
-    """What Spark keeps of a query: the ends of planned batches, and the rows of committed ones."""
+    """Spark's record of a query: the ends of planned batches, and the rows of committed ones."""
 
     planned: list[tuple[Offset, Offset]] = field(default_factory=list)
     committed: list[list[int]] = field(default_factory=list)

@@ -74,7 +74,7 @@ class Write:
 
 
 class World:
-    """What all histories share: the server behind the wire, processes, the clock."""
+    """The parts that all histories share: the server behind the wire, processes, the clock."""
 
     def __init__(
         self, wire: PointWire, admin: Publisher, processes: Processes, clock: Clock

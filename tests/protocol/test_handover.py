@@ -59,7 +59,7 @@ def test_holes() -> None:
 
 
 def test_bounds_of_what_is_read_again() -> None:
-    """Of a thousand sequences six were delivered; or six deliveries were of four messages."""
+    """Six of a thousand sequences were delivered, or four messages were delivered six times."""
     assert handover((10, 1004)).again == 6
     assert handover((14, 8)).again == 4
 
