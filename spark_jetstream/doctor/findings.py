@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from spark_jetstream.errors import LONGEST_MESSAGE, brief
+from spark_jetstream.errors import (
+    LONGEST_MESSAGE,
+    ConsumerNotFound,
+    JetStreamError,
+    PermissionDenied,
+    brief,
+)
 
 Status = Literal["ok", "warning", "failed", "unknown"]
 _COMPARISONS = {
@@ -79,3 +85,15 @@ def within(version: str, specifiers: str) -> bool:
 
 def _padded(numbers: tuple[int, ...], width: int) -> tuple[int, ...]:
     return numbers + (0,) * (width - len(numbers))
+
+
+def unread_consumer(check: str, error: JetStreamError, missing: str) -> Finding:
+    """Return the finding for a consumer whose state could not be read.
+
+    `missing` is the advice for a consumer that does not exist.
+    """
+    if isinstance(error, ConsumerNotFound):
+        return failed(check, str(error), missing)
+    if isinstance(error, PermissionDenied):
+        return unknown(check, str(error), "see the permissions below")
+    return failed(check, str(error), "is its server there?")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.streams import StreamInfo
-from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
+from spark_jetstream.doctor.findings import Finding, failed, ok, unread_consumer, warning
 from spark_jetstream.doctor.permissions import Job
-from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionDenied
+from spark_jetstream.errors import JetStreamError
 from spark_jetstream.protocol.handover import (
     Handover,
     filter_differences,
@@ -38,15 +38,9 @@ def check_handover(
         if _is_ahead(handover, state):
             # The consumer may have received messages that were stored after the stream was asked.
             state = summary_of(admin.streams.load(stream))
-    except ConsumerNotFound as error:
-        advice = f"spark-jetstream consumer ls {stream} lists the consumers"
-        yield failed(_CHECK, str(error), advice)
-        return
-    except PermissionDenied as error:
-        yield unknown(_CHECK, str(error), "see the permissions below")
-        return
     except JetStreamError as error:
-        yield failed(_CHECK, str(error), "is its server there?")
+        advice = f"spark-jetstream consumer ls {stream} lists the consumers"
+        yield unread_consumer(_CHECK, error, advice)
         return
     yield _begins(handover, state)
     if state.retention == "workqueue":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
-from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionDenied
+from spark_jetstream.doctor.findings import Finding, failed, ok, unread_consumer, warning
+from spark_jetstream.errors import JetStreamError
 from spark_jetstream.protocol.fitness import (
     SHARED_MESSAGES,
     consumer_cautions,
@@ -21,16 +21,10 @@ def check_shared(admin: JetStreamAdmin, stream: str, consumer: str) -> Iterator[
     """Yield why a query cannot share a consumer of a stream, and what may go wrong if it can."""
     try:
         info = admin.consumers.load(stream, consumer)
-    except ConsumerNotFound as error:
+    except JetStreamError as error:
         settings = "--ack explicit --wait 5m --max-ack-pending 50000"
         advice = f"spark-jetstream consumer add {stream} {consumer} {settings}"
-        yield failed(_CHECK, str(error), advice)
-        return
-    except PermissionDenied as error:
-        yield unknown(_CHECK, str(error), "see the permissions below")
-        return
-    except JetStreamError as error:
-        yield failed(_CHECK, str(error), "is its server there?")
+        yield unread_consumer(_CHECK, error, advice)
         return
     config = info.config.model_dump(mode="json", exclude_unset=True)
     faults = consumer_faults(config)
