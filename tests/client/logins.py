@@ -559,37 +559,32 @@ _HEAD = """# Logins
 <!-- Made by `make generate`; do not edit. -->
 
 Every way to log in, the error that each mistake gives, and the end of a query whose login changes while it runs. The
-tests try each row with real servers, and the page is made from their table, `tests/client/logins.py`. `…` stands for a
-name, an address or a time. [options.md](options.md) describes the options.
+tests try each row with real servers. `…` stands for a name, an address or a time.
 [runbook.md](runbook.md#refused-credentials) says what to do after a refusal.
 
 ## Ways
 
-A [context](options.md#contexts) of the `nats` command can give all of these options as well.
+A [context](options.md#contexts) of the `nats` command can give all of these [options](options.md) as well.
 """
 _REFUSED = f"""
 ## What is refused
 
-A batch, and a query that starts, fail at the first refusal. They wait neither for `connectTimeout` nor for
-`retryTimeout`. With several servers, each that is up must refuse. A streaming query that writes fails after 5 seconds
-of refusals, because its servers may be restarting.
+A batch, and a query that starts, fail at the first refusal, before `connectTimeout` or `retryTimeout` are over.
+With several servers, each that is up must refuse. A streaming query that writes fails after 5 seconds of refusals,
+because its servers may be restarting.
 
-A server that has greeted may take the whole `connectTimeout` for a login, for example where an authorization callout
-decides.
-
-One refusal takes as long as `connectTimeout`: a server with TLS first says nothing to a client without
-`tlsHandshakeFirst`, as a server that hangs does. The error says that the server is silent, or closed the connection,
-and ends with `{SILENT.removeprefix("; ")}`.
+A login may take the whole `connectTimeout` where an authorization callout decides. So does one without
+`tlsHandshakeFirst` at a server with TLS first: its error ends with
+`{SILENT.removeprefix("; ")}`.
 """
 _DURING = """
 ## What changes during a run
 
 If the server ends a login, or refuses it when the connector connects again, the connector tries again for 5 seconds.
 Each attempt reads the files anew that options name: credentials, seeds, authorities and certificates. So a renewed file
-needs no restart, even if it is incomplete for a moment. Secrets in the options or in a context themselves (`password`,
-`token`, `...Secret`, `...Pem`) stay as they were when the query started. The error ends with the server's own words
-about the login, if they arrived: `user authentication revoked`. With several servers, each must refuse: a server that
-is down may accept the login, so the connector waits for it up to `retryTimeout`.
+needs no restart. Secrets in the options or in a context themselves (`password`, `token`, `...Secret`, `...Pem`) stay as
+they were when the query started. With several servers, each must refuse: a server that is down may accept the login, so
+the connector waits for it up to `retryTimeout`.
 """
 _SECRETS = """
 ## Where secrets do not show
@@ -602,8 +597,8 @@ The tests search these places for passwords, tokens, seeds, JWTs and keys, and f
 - the command lines of all processes
 - the output of `spark-jetstream --json`
 
-One exception: Spark prints the option `servers`, with the user info of its URLs, in the plan of a streaming frame that
-is not started. Give the login in its own options, or add `servers` to `spark.sql.redaction.options.regex`.
+One exception: Spark prints the option `servers`, with the login in its URLs, in the plan of a streaming frame that is
+not started. Give the login in its own options, or add `servers` to `spark.sql.redaction.options.regex`.
 """
 
 
