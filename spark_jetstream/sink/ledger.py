@@ -9,8 +9,8 @@ Its Key-Value bucket has one key for each partition of a write: `<query id>.<par
 `report` is a `TaskReport` once the task is done. `<query id>.batch` is the entry of the batch
 (`ledger_batch`).
 
-docs/delivery.md ("How `exactly-once` outlives it") and docs/architecture.md ("Exactly once") have
-the rules. An attempt owns its task as long as the entry of the task has its name, and that of the
+docs/delivery.md ("How `exactly-once` works") and docs/architecture.md ("Exactly once") have the
+rules. An attempt owns its task as long as the entry of the task has its name, and that of the
 batch the name of its run. It reads both at least once in half a lease, and sends nothing when it
 has not seen its names for a lease. An attempt takes these steps:
 
