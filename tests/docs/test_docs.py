@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from tests.cli.test_server import serving
 from tests.client import logins
 from tests.docs import references
 from tests.monitoring.collector import collecting, inputs
+from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
 from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, anchors, blocks, links, slug
@@ -102,6 +104,7 @@ def run_page(
     """
     context = tmp_path / "production.json"
     context.write_text(json.dumps({"url": shop.url}))
+    credentials = Operator().credentials(user())
     replaced = {
         DEFAULT_URL: shop.url,
         FOLDER: str(tmp_path),
@@ -109,13 +112,20 @@ def run_page(
         PORT: "port=0",
     }
 
+    def secret(scope: str, key: str) -> str:
+        assert (scope, key) == ("nats", "creds")
+        return credentials
+
     def run(name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
         python_blocks, sql_blocks = (
             blocks(ROOT / name, language) for language in ("python", "sql")
         )
         assert python_blocks
         texts = {**replaced, **(more or {})}
-        names: dict[str, Any] = {"spark": spark}
+        names: dict[str, Any] = {
+            "spark": spark,
+            "dbutils": SimpleNamespace(secrets=SimpleNamespace(get=secret)),
+        }
         for block in sorted([*python_blocks, *sql_blocks], key=lambda block: block.line):
             if block in sql_blocks:
                 run_sql(spark, block.replaced(texts))
