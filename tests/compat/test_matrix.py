@@ -24,7 +24,7 @@ ROWS = [dict(zip(matrix.COLUMNS, row, strict=True)) for row in matrix.rows(PAGE)
 
 def dev_sparks() -> list[str]:
     """The Sparks that the suite runs on, newest first."""
-    requirements = map(Requirement, PYPROJECT["dependency-groups"]["dev"])
+    requirements = map(Requirement, PYPROJECT["dependency-groups"]["test"])
     return [
         str(requirement.specifier).removeprefix("==")
         for requirement in requirements
