@@ -85,8 +85,8 @@ fuzz: $(INSTALLED) ## Give everything that reads bytes of others inputs that nob
 		$(FUZZ_ENGINE:%=--engine %)
 
 generate: $(INSTALLED) ## Write the pages that are made of the code: options, commands, logins, the tree of modules, and the notebooks' .ipynb
-	@$(PY) -m tests.docs.references
-	@$(PY) -m tests.client.logins
+	@$(PY) -m tools.references
+	@$(PY) -m tools.logins
 	@$(PY) -m tools.architecture
 	@$(PY) tools/site/build.py
 
@@ -127,7 +127,7 @@ compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) $(SPARKS)/$(SAIL)/.in
 
 # MATRIX=spark, python, server, libraries, client, sail or managed runs one axis.
 matrix: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Run a smoke test on each version of Spark, Python, nats-server and the libraries
-	@$(PY) -m tests.compat.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
+	@$(PY) -m tools.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
 
 lock: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Write constraints.txt anew, with the newest releases for every supported Python
 	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras \
