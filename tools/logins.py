@@ -25,7 +25,7 @@ name, an address or a time. [options.md](options.md) describes the options.
 A [context](options.md#contexts) of the `nats` command can give all of these options as well.
 """
 _REFUSED = f"""
-## What is refused
+## Refused logins
 
 A batch, and a query that starts, fail at the first refusal. They wait neither for `connectTimeout` nor for
 `retryTimeout`. With several servers, each that is up must refuse. A streaming query that writes fails after 5 seconds
@@ -39,7 +39,7 @@ One refusal takes as long as `connectTimeout`: a server with TLS first says noth
 and ends with `{SILENT.removeprefix("; ")}`.
 """
 _DURING = """
-## What changes during a run
+## Changes during a run
 
 If the server ends a login, or refuses it when the connector connects again, the connector tries again for 5 seconds.
 Each attempt reads the files anew that options name: credentials, seeds, authorities and certificates. So a renewed file
