@@ -9,6 +9,10 @@ PYTHON ?= $(shell for name in $(PYTHONS); do \
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+# The dependency group of that name is installed too.
+DOCS := $(VENV)/.docs
+RECIPES := $(VENV)/.recipes
+RELEASE := $(VENV)/.release
 LOCK_VENV := .lock
 SPARKS := .spark
 MATRIX_ENVS := .matrix
@@ -21,11 +25,18 @@ SAIL_CLIENT := pyspark-client==4.2.*
 
 # Two -q: pip says nothing but errors.
 PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check
+PIP_LOCKED := $(PIP_INSTALL) --require-hashes --constraint constraints.txt
+# The extras that demo, tests and lint need. pip finds this project installed, and adds what the extras name.
+EXTRAS := 'spark-jetstream[avro,cli,connect,demo,java,nkeys,prometheus,protobuf,spark,testing,websocket,yaml]'
+# Notebooks draw plots, and so do benchmarks.
+EXTRAS_docs := 'spark-jetstream[notebook]'
 # Spark's workers take `python3` from the PATH unless told otherwise, and would find no pyarrow there.
 RUN := export PYSPARK_PYTHON="$(CURDIR)/$(PY)" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(PY)" SPARK_LOCAL_IP=127.0.0.1 && \
 	JAVA_HOME="$$($(PY) -m spark_jetstream.java)" && export JAVA_HOME &&
 
 PYTEST := -m pytest -q --dist worksteal --durations=10
+# They import libraries of the group docs, which `make test` does not need.
+TESTS_OF_SITE := tests/docs/test_built_site.py
 MYPY_PATHS = spark_jetstream pyspark_jetstream.py tests $(wildcard benchmarks tools/*.py)
 
 # Each test process would otherwise compile the package and the tests anew, and so would every Spark worker.
@@ -33,6 +44,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Two pips would change the same environment.
+.NOTPARALLEL:
 .PHONY: help setup demo test test-all histories points chaos soak fuzz generate lint docs audit release-check bench bench-quick bench-cluster bench-idle compat-sparks matrix lock clean
 
 help: ## List the targets
@@ -45,9 +58,9 @@ demo: $(INSTALLED) ## Stream 336,776 flights through an embedded server and Spar
 
 # Most of these tests wait for a server: three processes keep two cores busy.
 test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests of every part and option in a few minutes
-	@$(RUN) $(PY) $(PYTEST) --numprocesses 3 -m "not full"
+	@$(RUN) $(PY) $(PYTEST) --numprocesses 3 -m "not full" --ignore $(TESTS_OF_SITE)
 
-test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
+test-all: $(DOCS) $(RECIPES) $(RELEASE) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
 	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
 
 # HISTORIES_SEED=101 HISTORIES=3000 makes as many, from that seed on.
@@ -72,8 +85,8 @@ fuzz: $(INSTALLED) ## Give everything that reads bytes of others inputs that nob
 		$(FUZZ_ENGINE:%=--engine %)
 
 generate: $(INSTALLED) ## Write the pages that are made of the code: options, commands, logins, the tree of modules, and the notebooks' .ipynb
-	@$(PY) -m tests.docs.references
-	@$(PY) -m tests.client.logins
+	@$(PY) -m tools.references
+	@$(PY) -m tools.logins
 	@$(PY) -m tools.architecture
 	@$(PY) tools/site/build.py
 
@@ -86,18 +99,18 @@ lint: $(INSTALLED) ## Check style, types and prose
 # The variable turns off a notice about the successor of MkDocs. Each notebook runs in a kernel of this environment.
 # With --quiet, --strict would see no warning.
 # mkdocs empties its folder first: an old site stays until the new one is complete.
-docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs of the notebooks
+docs: $(DOCS) ## Build the documentation site into site/, with the outputs of the notebooks
 	@$(RUN) NO_MKDOCS_2_WARNING=1 JUPYTER_PREFER_ENV_PATH=1 $(PY) -m mkdocs build --strict --site-dir build/site
 	@rm -rf site && mv build/site site
 	@echo "site/index.html is written"
 
-audit: $(INSTALLED) ## Look every locked dependency up in PyPI's list of vulnerabilities; needs the internet
+audit: $(RELEASE) ## Look every locked dependency up in PyPI's list of vulnerabilities; needs the internet
 	@$(PY) -m tools.audit
 
-release-check: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Build dist/ and an SBOM, install what is in it into empty environments, and run a query there
+release-check: $(RELEASE) $(LOCK_VENV)/bin/uv ## Build dist/ and an SBOM, install what is in it into empty environments, and run a query there
 	@$(PY) -m tools.release_check --install $(LOCK_VENV)/bin/uv
 
-bench: $(INSTALLED) ## Measure throughput, latency and memory, half an hour; writes build/bench.json and draws docs/images
+bench: $(DOCS) ## Measure throughput, latency and memory, half an hour; writes build/bench.json and draws docs/images
 	@$(RUN) $(PY) -m benchmarks --json build/bench.json
 	@$(PY) -m benchmarks.plots build/bench.json docs/images
 
@@ -114,10 +127,11 @@ compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) $(SPARKS)/$(SAIL)/.in
 
 # MATRIX=spark, python, server, libraries, client, sail or managed runs one axis.
 matrix: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Run a smoke test on each version of Spark, Python, nats-server and the libraries
-	@$(PY) -m tests.compat.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
+	@$(PY) -m tools.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
 
 lock: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Write constraints.txt anew, with the newest releases for every supported Python
-	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --group dev --group docs \
+	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras \
+		$(foreach group,bootstrap dev recipes docs release,--group $(group)) \
 		--upgrade --generate-hashes --quiet --no-emit-index-url --custom-compile-command "make lock" \
 		--output-file constraints.txt
 	@echo "constraints.txt is written; run 'make test-all' before you commit it"
@@ -140,9 +154,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 			exit 1; }; \
 		echo "Making $(VENV) with $$($(PYTHON) --version)"; \
 		$(PYTHON) -m venv $(VENV); }
-	@echo "Installing what constraints.txt lists into $(VENV) (three minutes the first time)"
-	@$(PIP_INSTALL) --require-hashes --requirement constraints.txt
+	@echo "Installing what tests and lint need into $(VENV) (two minutes the first time)"
+# An older pip knows no groups, so the locked one is installed first, from its own entry.
+	@sed -n '/^pip==/,/^    #/p' constraints.txt > $(VENV)/pip.txt
+	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pip.txt
+	@$(PIP_LOCKED) --group bootstrap
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@$(PIP_LOCKED) --group dev $(EXTRAS)
+	@touch $@
+
+$(DOCS) $(RECIPES) $(RELEASE): $(VENV)/.%: $(INSTALLED)
+	@echo "Installing the group $* of pyproject.toml into $(VENV)"
+	@$(PIP_LOCKED) --group $* $(EXTRAS_$*)
 	@touch $@
 
 $(LOCK_VENV)/bin/uv: | $(INSTALLED)

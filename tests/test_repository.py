@@ -17,6 +17,7 @@ from spark_jetstream.client.nats_py import RELEASES
 from tests.compat.test_compat import VERSIONS as COMPAT_VERSIONS
 from tests.support.project import PYPROJECT, ROOT
 
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 #: Made by tools, or not ours.
 FOREIGN = {
     ".git", ".venv", ".spark", ".lock", ".matrix", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache",
@@ -63,7 +64,7 @@ def test_no_file_holds_a_path_of_somebodys_machine() -> None:
 
 
 def test_the_makefile_fetches_the_sparks_that_the_tests_use() -> None:
-    found = re.search(r"^COMPAT_VERSIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    found = re.search(r"^COMPAT_VERSIONS := (.*)$", MAKEFILE, re.MULTILINE)
     assert found is not None
     assert found[1].split() == [version for version, _ in COMPAT_VERSIONS]
 
@@ -77,6 +78,13 @@ def test_the_changelog_has_the_version() -> None:
 
 # -- locked versions --
 
+GROUPS: dict[str, list[str | dict[str, str]]] = PYPROJECT["dependency-groups"]
+INCLUDED = {
+    entry["include-group"]
+    for group in GROUPS.values()
+    for entry in group
+    if isinstance(entry, dict)
+}
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 
 
@@ -118,16 +126,32 @@ def test_every_dependency_is_locked_for_every_python(python: str) -> None:
         for requirement in locked()
         if on(python, requirement)
     }
-    optional = [
-        *project["optional-dependencies"].values(),
-        *PYPROJECT["dependency-groups"].values(),
-    ]
-    for line in [*project["dependencies"], *(line for group in optional for line in group)]:
+    optional = [*project["optional-dependencies"].values(), *GROUPS.values()]
+    lines = [*project["dependencies"], *(line for group in optional for line in group)]
+    for line in lines:
+        if isinstance(line, dict):
+            assert line["include-group"] in GROUPS
+            continue
         wanted = Requirement(line)
         name = canonicalize_name(wanted.name)
         if name != project["name"] and on(python, wanted):
             assert name in versions, f"{line} on Python {python}"
             assert versions[name] in wanted.specifier, f"{line} on Python {python}"
+
+
+def test_make_lock_locks_every_group() -> None:
+    listed = re.search(r"\$\(foreach group,([a-z ]+),", MAKEFILE)
+    assert listed is not None
+    assert {*listed[1].split(), *INCLUDED} == GROUPS.keys()
+
+
+def test_targets_install_every_group_and_extra() -> None:
+    extras = PYPROJECT["project"]["optional-dependencies"].keys() - {"all"}
+    named = re.findall(r"^EXTRAS\w* := 'spark-jetstream\[([\w,]+)\]'$", MAKEFILE, re.MULTILINE)
+    assert sorted(extra for list_of in named for extra in list_of.split(",")) == sorted(extras)
+    stamps = re.findall(r"^[A-Z]+ := \$\(VENV\)/\.(\w+)$", MAKEFILE, re.MULTILINE)
+    groups = re.findall(r"--group ([a-z]+)", MAKEFILE)
+    assert {*groups, *stamps, *INCLUDED} - {"installed"} == GROUPS.keys()
 
 
 def test_the_releases_of_nats_py_are_those_whose_parts_are_known() -> None:

@@ -1,8 +1,8 @@
 """Checks the prose of pages, docstrings and texts: `python -m tools.prose` prints what to rewrite.
 
 It holds the rules of CONTRIBUTING.md, "Writing". Texts are those that the package shows: errors, log
-lines, helps of options. Code and the addresses of links are no prose. A cell of a table is a
-paragraph of its own.
+lines, helps of options. Code and the addresses of links are no prose. A heading and a cell of a table
+are paragraphs of their own. A heading may be a question that ends with a question mark.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _FENCE = re.compile(r"^ *(```|~~~).*?^ *\1[^\n]*$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _CODE = re.compile(r"``.+?``|`[^`]+`")
+_HEADING = re.compile(r"#{1,6} +(.+?) *#*$")
 _BULLET = re.compile(r"^\s*([-*+]|\d+\.)\s+")
 #: An abbreviation such as "e.g." is followed by a small letter, and so is no end of a sentence. The
 #: names of some programs begin with one.
@@ -121,7 +122,7 @@ def _text(node: ast.expr) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
-    """Return the paragraphs, items and cells of a page, each with the number of its first line."""
+    """Return the headings, paragraphs, items and cells of a page, each with the number of its first line."""
     text = _FENCE.sub(_blank, text)
     text = _COMMENT.sub(_blank, text)
     first, lines = 0, list[str]()
@@ -132,7 +133,10 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
         if lines and (apart or begins):
             yield first, " ".join(lines)
             lines = []
-        if bare.startswith("|"):
+        heading = _HEADING.match(line)
+        if heading:
+            yield number, heading[1]
+        elif bare.startswith("|"):
             for cell in bare.strip("|").split(" | "):
                 yield number, cell.strip()
         elif not apart:

@@ -6,7 +6,7 @@ Content is copied once, from the wire to the column, and hashed at the same time
   apart.
 - `ContentReader` checks the content, and reads the new version of an object that was replaced. One
   that was deleted has no row, and one whose meta message is gone was not deleted by a client
-  (docs/objects.md, "What is checked").
+  (docs/objects.md, "Checks of an object").
 - Links and objects without content have no chunks that could show a change: their meta messages are
   read again first.
 """

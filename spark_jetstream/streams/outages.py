@@ -1,6 +1,6 @@
 """Attempts of a reader, one after the other, until its range has ended: `through_outages`.
 
-docs/architecture.md has the rules ("What happens in an outage"). All readers of this package and a
+docs/architecture.md has the rules ("Outages"). All readers of this package and a
 watch use it.
 
 | an attempt | `through_outages` |

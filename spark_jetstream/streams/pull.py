@@ -1,6 +1,6 @@
 """Reads a range of sequences to its end with pull consumers.
 
-docs/architecture.md has the rules ("How a range is read", "What happens in an outage"). A
+docs/architecture.md has the rules ("How a range is read", "Outages"). A
 `RangeReader` owns the position in the stream, and decides what is lost. Each of its attempts reads
 with one consumer (`session.PullSession`); `outages.through_outages` makes the attempts.
 

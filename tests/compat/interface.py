@@ -20,7 +20,7 @@ from spark_jetstream.cli.app import FAILED, INTERRUPTED, NOT_REACHED, WRONG_USAG
 from spark_jetstream.cli.main import app
 from spark_jetstream.errors import API_ERRORS, ApiError, JetStreamError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
-from tests.docs.references import commands_of
+from tools.references import commands_of
 
 MODULES = (
     "",

@@ -12,9 +12,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from tests.compat import matrix
 from tests.compat.test_compat import VERSIONS
 from tests.support.project import PYPROJECT, ROOT
+from tools import matrix
+from tools.matrix_jobs import minor
 
 DEPENDENCIES = [Requirement(item) for item in PYPROJECT["project"]["dependencies"]]
 PAGE = matrix.PAGE.read_text()
@@ -24,7 +25,7 @@ ROWS = [dict(zip(matrix.COLUMNS, row, strict=True)) for row in matrix.rows(PAGE)
 
 def dev_sparks() -> list[str]:
     """The Sparks that the suite runs on, newest first."""
-    requirements = map(Requirement, PYPROJECT["dependency-groups"]["dev"])
+    requirements = map(Requirement, PYPROJECT["dependency-groups"]["test"])
     return [
         str(requirement.specifier).removeprefix("==")
         for requirement in requirements
@@ -36,8 +37,8 @@ def test_the_matrix_has_every_version_that_is_supported() -> None:
     classifiers = "\n".join(PYPROJECT["project"]["classifiers"])
     assert list(matrix.PYTHONS) == re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)
     assert list(matrix.SPARKS) == [
-        *(matrix.minor(version) for version, _ in VERSIONS),
-        matrix.minor(dev_sparks()[0]),
+        *(minor(version) for version, _ in VERSIONS),
+        minor(dev_sparks()[0]),
     ]
     assert set(matrix.LIBRARIES) == {requirement.name for requirement in DEPENDENCIES}
     for name, tried in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +13,9 @@ from pyspark.sql import SparkSession
 from spark_jetstream.testing import NatsServer
 from tests.support.pages import DEFAULT_URL, FOLDER, REGISTRY_URL, ROOT, blocks
 from tests.support.registry import FakeRegistry
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 
 class Recipe(NamedTuple):
@@ -23,6 +26,14 @@ class Recipe(NamedTuple):
     names: dict[str, Any]
     output: str
     url: str
+
+
+def delta_table(folder: str | Path) -> DeltaTable:
+    """Return the table in a folder, read without Spark."""
+    # Tests that are not `full` run without the libraries of the recipes.
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    return DeltaTable(folder)
 
 
 @pytest.fixture

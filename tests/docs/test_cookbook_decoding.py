@@ -13,10 +13,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from spark_jetstream.admin import JetStreamAdmin, StoredMessage
-from tests.docs.conftest import Recipe
+from tests.docs.conftest import Recipe, delta_table
 from tests.support.pages import ROOT
 
 RunRecipe = Callable[[str], Recipe]
@@ -106,15 +105,15 @@ def test_a_batch_that_runs_again_stores_what_is_missing(run_recipe: RunRecipe) -
 @pytest.mark.full
 def test_delta_holds_each_message_once(run_recipe: RunRecipe) -> None:
     names = run_recipe("delta").names
-    table = DeltaTable(names["EVENTS"])
+    table = delta_table(names["EVENTS"])
     assert table.transaction_version(names["QUERY"]) == 1
     rows = table.to_pyarrow_table()
     for batch_id, expected in ((0, 5), (1, 5), (2, 10)):
         names["append_once"](names["EVENTS"], rows, batch_id)
-        assert DeltaTable(names["EVENTS"]).to_pyarrow_table().num_rows == expected
+        assert delta_table(names["EVENTS"]).to_pyarrow_table().num_rows == expected
     old = rows.select(["id", "state", "sequence"]).filter(rows["sequence"].to_numpy() == 1)
     names["merge"](names["ORDERS"], old)
-    state = DeltaTable(names["ORDERS"]).to_pyarrow_table().to_pylist()
+    state = delta_table(names["ORDERS"]).to_pyarrow_table().to_pylist()
     assert {row["id"]: row["state"] for row in state} == {1: "sent", 2: "placed", 3: "placed"}
 
 

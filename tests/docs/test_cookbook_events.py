@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.docs.conftest import Recipe
+from tests.docs.conftest import Recipe, delta_table
 from tests.support.queries import batch, kept_settings
 
 RunRecipe = Callable[[str], Recipe]
@@ -93,7 +92,7 @@ def test_change_data(run_recipe: RunRecipe, tmp_path: Path) -> None:
     folder, checkpoint = str(tmp_path / "customers"), tmp_path / "customers-checkpoint"
 
     def rows() -> list[tuple[Any, ...]]:
-        table = DeltaTable(folder).to_pyarrow_table().to_pylist()
+        table = delta_table(folder).to_pyarrow_table().to_pylist()
         return sorted((row["key"], row["name"], row["city"], row["revision"]) for row in table)
 
     merged = rows()
@@ -102,7 +101,7 @@ def test_change_data(run_recipe: RunRecipe, tmp_path: Path) -> None:
         ("c3", "Mary", "Jedburgh", 6),
         ("c4", "Sofia", "Stockholm", 7),
     ]
-    version = DeltaTable(folder).version()
+    version = delta_table(folder).version()
     commit = uncommit(checkpoint)
     recipe.names["run"]()
     assert commit.exists()
@@ -110,10 +109,10 @@ def test_change_data(run_recipe: RunRecipe, tmp_path: Path) -> None:
 
     # From the start again.
     shutil.rmtree(checkpoint)
-    DeltaTable(folder).delete()
+    delta_table(folder).delete()
     recipe.names["run"]()
     assert rows() == merged
-    assert DeltaTable(folder).version() > version
+    assert delta_table(folder).version() > version
 
 
 @pytest.mark.full

@@ -29,8 +29,6 @@ from spark_jetstream.schema import COLUMNS
 from spark_jetstream.source.ranges import shares
 from spark_jetstream.testing import NatsServer
 from tests.cli.test_server import serving
-from tests.client import logins
-from tests.docs import references
 from tests.monitoring.collector import collecting, inputs
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
@@ -41,7 +39,7 @@ from tests.support.publish import Message, Publisher
 from tests.support.queries import batch, kept_settings
 from tests.support.reading import wait_until
 from tests.support.streams import Stream
-from tools import architecture
+from tools import architecture, logins, references
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 

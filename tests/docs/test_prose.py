@@ -25,6 +25,11 @@ LONG = " ".join(["word"] * LONGEST)
         (f"```\nWhat came\n{LONG} more\n```\n", []),
         ("<!-- What came. -->", []),
         ("See [the page](what-came.md#such).", []),
+        ("## What is logged\n\nEach row.", ["What is logged"]),
+        ("## What is logged?\n", []),
+        ("### The log of `x` that came #\n", ["The log of CODE that came"]),
+        ("```sh\n# What came\n```\n", []),
+        ("#such a word", []),
         ("What is stored stays.", ["What is stored stays."]),
         ("What is stored?", []),
         ("It ends. Who reads it waits.", ["Who reads it waits."]),
@@ -45,8 +50,8 @@ def test_a_sentence_breaks_a_rule_or_none(text: str, found: list[str]) -> None:
 
 
 def test_a_fault_has_the_line_of_its_paragraph() -> None:
-    text = "# What came\n\n```\n1\n2\n```\n\nGood.\nStill good.\n\n* A\n  reply came.\n"
-    assert [fault.line for fault in faults(text)] == [11]
+    text = "# Title\n\n## What came?\n```\n1\n```\n\nGood.\nStill good.\n\n* A\n  reply came.\n"
+    assert [fault.line for fault in faults(text)] == [3, 11]
 
 
 def test_a_fault_of_a_docstring_has_the_line_of_the_module() -> None:

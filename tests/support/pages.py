@@ -1,4 +1,7 @@
-"""Pages of the documentation: fenced blocks, which run as they stand, links and anchors."""
+"""Pages of the documentation: fenced blocks, which run as they stand, links and anchors.
+
+`SITE` is what mkdocs.yml says of the site.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,13 @@ import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 ROOT = Path(__file__).parents[2]
+# `BaseLoader` reads the tags of MkDocs, such as !ENV, as texts.
+SITE: dict[str, Any] = yaml.load(
+    (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader
+)
 
 #: Texts of the examples that the tests replace: server, schema registry, folder.
 DEFAULT_URL = "nats://127.0.0.1:4222"

@@ -1,7 +1,6 @@
-"""The references of all options and commands in Markdown, made from the models and from the
-commands themselves.
+"""The references of all options and commands in Markdown, made from the models and the commands.
 
-``python -m tests.docs.references`` writes docs/options.md and docs/commands/, with a page for each
+``python -m tools.references`` writes docs/options.md and docs/commands/, with a page for each
 group of commands.
 """
 
@@ -21,7 +20,7 @@ from spark_jetstream.cli.main import app
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.specs import EXCLUSIVE, NEEDED, Options, OptionSpec
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 OPTIONS = DOCS / "options.md"
 _MADE = "<!-- Made by `make generate`; do not edit. -->"
 
@@ -172,8 +171,9 @@ def options_markdown() -> str:
 
 
 def command_pages() -> dict[str, str]:
-    """Return the pages of docs/commands/ by their names: an overview, and a page for each group of
-    commands.
+    """Return the pages of docs/commands/ by their names.
+
+    They are an overview, and a page for each group of commands.
     """
     root: Any = typer.main.get_command(app)
     groups: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
@@ -275,9 +275,14 @@ def pages() -> dict[Path, str]:
     return {OPTIONS: options_markdown(), **commands}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the pages, and remove those of groups that no longer exist."""
     for old in (DOCS / "commands").glob("*.md"):
         old.unlink()
     for page, content in pages().items():
         page.parent.mkdir(exist_ok=True)
         page.write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
