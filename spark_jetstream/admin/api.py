@@ -129,8 +129,10 @@ class Api:
         # without a reply it may have been carried out.
         if not endpoint.repeatable:
             return connection.api(full, sent, context=context)
-        # `Connection.ask` repeats a request sooner than a server that gathers can reply.
-        ask = connection.api if endpoint.gathers else connection.ask
+        # `Connection.ask` repeats a request sooner than a server that gathers or counts can reply.
+        # The server would count for each copy, and the next request would wait behind all of them.
+        is_slow = endpoint.gathers or endpoint.counts
+        ask = connection.api if is_slow else connection.ask
         deadline = Deadline(self.options.request_timeout)
         backoff = Backoff()
         while True:

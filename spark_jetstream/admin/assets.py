@@ -188,7 +188,7 @@ def filter_fault(
 def _holds(api: Api, stream: str, subject: str, context: str) -> bool:
     """Return whether a stream holds messages on a subject, which it may not store any more."""
     request = {"subjects_filter": subject}
-    info = api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=stream)
+    info = api.reply(StreamInfo, jsapi.STREAM_SUBJECTS, request, context=context, stream=stream)
     return bool(info.state.subjects)
 
 

@@ -89,14 +89,18 @@ class Streams(Balanced):
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
         """Return the subjects of a stream with their number of messages, sorted.
 
-        A request returns 100,000 of them. Raises `StreamNotFound`, and `OptionError` for a
+        A request returns 100,000 of them, and for each the server counts all that match: seconds if
+        a million do (option ``requestTimeout``). Raises `StreamNotFound`, and `OptionError` for a
         ``subject`` that cannot be one.
         """
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
+        # The request for a page is sent once, and is lost while the stream has no leader. This one
+        # is repeated until a leader replies.
+        self._api.ask(jsapi.STREAM_INFO, context=context, stream=name)
         pages = self._api.pages(
             StreamInfo,
-            jsapi.STREAM_INFO,
+            jsapi.STREAM_SUBJECTS,
             request,
             context=context,
             stream=name,

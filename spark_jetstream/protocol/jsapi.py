@@ -63,6 +63,8 @@ class Endpoint:
     """A request changes nothing, and may be sent again while the servers are busy."""
     gathers: bool = False
     """A server waits for the others of its cluster, up to four seconds, before it replies."""
+    counts: bool = False
+    """A server goes through all subjects of a stream before it replies: seconds for a million."""
     pages: bool = False
     """A reply is one page of a list, and says where the next one begins."""
     clustered: bool = False
@@ -85,6 +87,7 @@ ACCOUNT_CANCEL_MOVE = Endpoint("ACCOUNT.STREAM.CANCEL_MOVE.{account}.{stream}", 
 STREAM_NAMES = Endpoint("STREAM.NAMES", repeatable=True, pages=True)
 STREAM_LIST = Endpoint("STREAM.LIST", repeatable=True, gathers=True, pages=True)
 STREAM_INFO = Endpoint("STREAM.INFO.{stream}", repeatable=True)
+STREAM_SUBJECTS = Endpoint("STREAM.INFO.{stream}", repeatable=True, counts=True, pages=True)
 STREAM_CREATE = Endpoint("STREAM.CREATE.{stream}")
 STREAM_UPDATE = Endpoint("STREAM.UPDATE.{stream}")
 STREAM_DELETE = Endpoint("STREAM.DELETE.{stream}")

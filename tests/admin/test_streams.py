@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import ORIGIN
 from tests.admin.conftest import Api, Fill
+from tests.admin.fake_api import administered, stream_info
+from tests.support.client import set_timing
 from tests.support.command import run_command
 from tests.support.publish import Message, Publisher, Tap
 
@@ -278,6 +281,39 @@ def test_load_and_subjects(admin: JetStreamAdmin, name: str, fill: Fill) -> None
     assert admin.streams.load(name).state.deleted == ()
     state = admin.streams.load(name, deleted=True).state
     assert (state.deleted, state.messages, state.last_seq) == ((3,), 6, 7)
+
+
+class _CountsForLong:
+    """STREAM.INFO of a server that does not reply to the first request, and counts for long."""
+
+    def __init__(self) -> None:
+        self.infos = 0
+        self.counts = 0
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        info = stream_info({"name": "S"})
+        if "subjects_filter" not in request:
+            self.infos += 1
+            return info if self.infos > 1 else None
+        self.counts += 1
+        time.sleep(0.5)  # many times as long as until a request is repeated
+        counted = {**info["state"], "messages": 2, "subjects": {"s.a": 2}}
+        return {**info, "state": counted, "total": 1, "offset": 0, "limit": 100_000}
+
+
+def test_subjects_are_counted_once(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server would count again for each copy of the request, before it replies to the next one."""
+    set_timing(monkeypatch, ask_again=0.05)
+    answer = _CountsForLong()
+    with administered(nats_server.url, {"STREAM.INFO.S": answer}) as (_, admin):
+        assert list(admin.streams.subjects("S")) == [("s.a", 2)]
+        # The reply comes after those to all copies.
+        admin.streams.load("S")
+    assert answer.counts == 1
+    # Until a stream has a leader there is no reply, so the first request is repeated.
+    assert answer.infos > 1
 
 
 def test_names_and_infos_by_subject(admin: JetStreamAdmin, name: str) -> None:
