@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from nats.js.client import JetStreamContext
 
-from spark_jetstream.client.connection import Connection, Question
-from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import PermissionDenied
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
@@ -24,6 +21,7 @@ from tests.support.client import ask
 from tests.support.publish import Message, Publisher
 from tests.support.reading import options
 from tests.support.streams import Stream
+from tests.support.watched import WatchedConnection
 
 Maker = Callable[..., Stream]
 RETENTIONS = ("limits", "interest", "workqueue")
@@ -32,64 +30,6 @@ SECOND = 1_000_000_000
 
 class Crash(BaseException):
     """The end of the process, as far as `Progress` can tell."""
-
-
-class Wire:
-    """The process's connection, which notes what is asked for.
-
-    `before` and `after` a request anything may happen.
-    """
-
-    def __init__(self, url: str, **given: str) -> None:
-        self.url = url
-        self.given = given
-        self.subjects: list[str] = []
-        self.before: Callable[[str], None] = lambda subject: None
-        self.after: Callable[[str], None] = lambda subject: None
-
-    def __call__(self, seconds: float) -> Connection:
-        return cast(Connection, self)
-
-    @property
-    def real(self) -> Connection:
-        return connect(options(self.url, **self.given), patience=10.0)
-
-    def api(self, subject: str, body: bytes, *, context: str, **_: Any) -> dict[str, Any]:
-        self.subjects.append(subject.removeprefix("$JS.API."))
-        self.before(self.subjects[-1])
-        reply = self.real.api(subject, body, context=context)
-        self.after(self.subjects[-1])
-        return reply
-
-    ask = api
-
-    def ask_all(self, questions: Sequence[Question], **given: Any) -> Any:
-        asked = [question.subject.removeprefix("$JS.API.") for question in questions]
-        for subject in asked:
-            self.subjects.append(subject)
-            self.before(subject)
-        replies = self.real.ask_all(questions, **given)
-        for subject in asked:
-            self.after(subject)
-        return replies
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def deny(self, request: str) -> None:
-        """Refuse requests whose subjects begin so, as for an account that may not publish there."""
-
-        def refuse(subject: str) -> None:
-            if subject.startswith(request):
-                raise PermissionDenied("not allowed", subject=subject)
-
-        self.before = refuse
-
-    def asked(self, work: Callable[[], None]) -> list[str]:
-        """Return the first two words of each request that `work` makes."""
-        before = len(self.subjects)
-        work()
-        return [".".join(subject.split(".")[:2]) for subject in self.subjects[before:]]
 
 
 class Run:
@@ -111,7 +51,7 @@ class Run:
         **given: str,
     ) -> None:
         self.stream = stream
-        self.wire = Wire(url or stream.url, **given)
+        self.wire = WatchedConnection(options(url or stream.url, **given))
         query = {"stream": stream.name, "durable": "query", "failOnDataLoss": str(fail)}
         query |= {"subjects": ",".join(filters)} if filters else {}
         self.progress = Progress(
