@@ -21,6 +21,7 @@ from spark_jetstream.sink.kinds.kind import SinkKind
 from spark_jetstream.sink.ledger_entry import BUCKET
 from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.report import TaskReport
+from tests.model.rows import Wrong
 from tests.points.process import Processes
 from tests.points.wire import PointWire, Stop
 from tests.support.publish import Message, Publisher, Refused
@@ -122,7 +123,7 @@ class World:
         self.clock.now += WINDOW
 
     def _shorten(self, name: str, config: Mapping[str, Any], more: int) -> None:
-        """Give a stream the shortest window that the server takes, and so many nanoseconds more."""
+        """Give a stream the shortest window that the server takes, and `more` nanoseconds."""
         window = SECOND // 10 + more
         self.admin.api(f"STREAM.UPDATE.{name}", {**config, "duplicate_window": window})
 
@@ -314,18 +315,18 @@ def _named(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: filled(value) for key, value in given.items()}
 
 
-def each_once(history: History, messages: list[Seen]) -> None:
-    """The stream holds each row one time, and nothing else."""
-    assert Counter(message.data for message in messages) == Counter(rows_of(history))
+def each_once(history: History, messages: list[Seen], copies: int = 1) -> None:
+    """The stream holds each row one time, or up to `copies` times, and nothing else."""
+    stored = Counter(message.data for message in messages)
+    owed = Counter(rows_of(history))
+    asked = Counter({row: count * copies for row, count in owed.items()})
+    wrong = Wrong(stored, owed, asked)
+    assert not wrong, wrong.lines()
 
 
 def none_lost(history: History, messages: list[Seen]) -> None:
     """The stream holds each row, and at most one more copy of it for each end."""
-    stored = Counter(message.data for message in messages)
-    rows = Counter(rows_of(history))
-    assert stored.keys() == rows.keys()
-    for row, count in rows.items():
-        assert count <= stored[row] <= count * (1 + len(history.stops))
+    each_once(history, messages, copies=1 + len(history.stops))
 
 
 def once_if_remembered(history: History, messages: list[Seen]) -> None:

@@ -25,6 +25,7 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.sink.ledger_streams import NotedStreams
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
+from tests.model.rows import Wrong
 from tests.sink.histories import (
     LAST_WINS,
     REFUSED,
@@ -306,9 +307,10 @@ class History:
             )
             asked = Counter({one: 1 if one in ids else count for one, count in asked.items()})
             owed = Counter({one: min(count, asked[one]) for one, count in owed.items()})
-        most = asked if self.plan.exact else Counter(dict.fromkeys(asked, 1 << 60))
-        assert not stored - most, f"stored too often: {_shown(stored - most)}"
-        assert not owed - stored, f"not stored: {_shown(owed - stored)}"
+        wrong = Wrong(stored, owed, asked, exact=self.plan.exact)
+        too_many = wrong.repeated + wrong.foreign
+        assert not too_many, f"stored too often: {_shown(too_many)}"
+        assert not wrong.missing, f"not stored: {_shown(wrong.missing)}"
         if self.plan.counted:
             for task, report in self._reports:
                 contents = _contents(self._sent(task, self._begun[task]))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.admin.streams import Streams
-from tests.source.kept import HOUR, Kept, Life
+from tests.model.stream import HOUR, Kept, Life
 from tests.source.modelled import Difference, Query
 from tests.support.publish import Message, Publisher
 

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
-from tests.source.kept import LAST, Kept, Life, Position
+from tests.model.query import Position, positions, shown, written
+from tests.model.stream import LAST, Kept, Life
 from tests.support import calls
 from tests.support.reading import QUICK
 from tests.support.streams import Stored, iso
@@ -807,20 +808,3 @@ class Query:
             sorted(rows, key=lambda row: row[0:3:2]) == expected,
             f"it has {[row[0:3:2] for row in rows]}",
         )
-
-
-def positions(offset: Mapping[str, Any]) -> dict[str, Position]:
-    return {name: Position(**at) for name, at in offset["streams"].items()}
-
-
-def shown(offset: Mapping[str, Any] | None) -> str:
-    if offset is None:
-        return "None"
-    streams = [f"{name}:{at.next}@{at.created[-12:-1]}" for name, at in positions(offset).items()]
-    return f"{' '.join(streams)} {offset.get('cuts', '')}"
-
-
-def written(offset: dict[str, Any]) -> dict[str, Any]:
-    """An offset as it comes out of a checkpoint."""
-    read: dict[str, Any] = json.loads(json.dumps(offset))
-    return read

@@ -17,6 +17,7 @@ from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.interest_streams import LONG
+from tests.model.stream import look_at, present_in
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
 from tests.support.reading import options
@@ -145,13 +146,7 @@ def take(stream: Stream, name: str, count: int) -> None:
 
 def left(stream: Stream) -> list[int]:
     """The sequences that the stream still holds."""
-    state = stream.publisher.api(f"STREAM.INFO.{stream.name}", {"deleted_details": True})["state"]
-    gone = set(state.get("deleted") or ())
-    return [
-        sequence
-        for sequence in range(state["first_seq"], state["last_seq"] + 1)
-        if sequence not in gone
-    ]
+    return sorted(present_in(look_at(stream.publisher.api, stream.name)))
 
 
 @contextlib.contextmanager

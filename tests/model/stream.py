@@ -4,11 +4,13 @@ server has of it now.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_jetstream.admin.streams import Streams
+from tests.model.query import Position
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import wait_until
@@ -36,12 +38,20 @@ def matches(subject: str, filters: str) -> bool:
     return not filters or any(contains(each, subject) for each in filters.split(","))
 
 
-class Position(NamedTuple):
-    """How far a query has read a stream, as its checkpoint says."""
+def present_in(info: Mapping[str, Any]) -> set[int]:
+    """The sequences of the messages in a stream, from its STREAM.INFO with `deleted_details`."""
+    state = info["state"]
+    # An empty stream may have a first sequence that a purge was to take, and not list it as
+    # deleted.
+    if not state["messages"]:
+        return set()
+    whole = range(max(1, state["first_seq"]), state["last_seq"] + 1)
+    return set(whole) - set(state.get("deleted") or ())
 
-    next: int
-    created: str
-    last_timestamp: int = 0
+
+def look_at(ask: Callable[[str, dict[str, Any]], dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return the STREAM.INFO of a stream that `present_in` needs; `ask` asks the JetStream API."""
+    return ask(f"STREAM.INFO.{name}", {"deleted_details": True})
 
 
 @dataclass
@@ -126,13 +136,11 @@ class Kept:
     def __init__(
         self, url: str, publisher: Publisher, name: str, subject: str, config: dict[str, Any]
     ) -> None:
-        self.url, self.publisher, self.name, self.subject, self.config = (
-            url,
-            publisher,
-            name,
-            subject,
-            config,
-        )
+        self.url = url
+        self.publisher = publisher
+        self.name = name
+        self.subject = subject
+        self.config = config
         self.life: Life | None = None
         self.lives: dict[str, Life] = {}
         self._saved: tuple[Path, dict[str, Any], Life] | None = None
@@ -155,13 +163,10 @@ class Kept:
 
     def look(self) -> Life:
         """Ask the server which messages the stream has now."""
-        info = self.publisher.api(f"STREAM.INFO.{self.name}", {"deleted_details": True})
+        info = look_at(self.publisher.api, self.name)
         life = self.life = self.lives.setdefault(info["created"], Life(info["created"]))
         life.info = info
-        # An empty stream may have a first sequence that a purge was to take, and not list it as
-        # deleted.
-        there = range(life.first, life.last + 1) if info["state"]["messages"] else ()
-        life.present = set(there) - set(info["state"].get("deleted") or ())
+        life.present = present_in(info)
         return life
 
     def publish(self, message: Message) -> str:
