@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from tests.model.losses import names_loss
 from tests.model.rows import Wrong, few
 
 #: Faults that queries may fail of: what the server says then. A purge that finds no room fails, and
@@ -17,11 +18,6 @@ _REASONS = {
     r"ones"
 }
 
-#: The sentences of docs/data-loss.md, after the name of the stream.
-_LOSS = (
-    "went before being read|was deleted|lost its tail|after this read was planned|stream not "
-    "found|are gone"
-)
 _NONE: frozenset[str] = frozenset()
 
 
@@ -156,11 +152,6 @@ class Step:
     def refused(self) -> bool:
         """Whether the sink refused a batch, or an attempt of a task, for its other rows."""
         return any("DeliveryError" in line for line in (*self.errors, *self.warnings))
-
-
-def names_loss(line: str, stream: str) -> bool:
-    """Whether a line reports a loss on a stream."""
-    return re.search(rf"\bstream {re.escape(stream)}\b.*(?:{_LOSS})", line) is not None
 
 
 def repeatable(steps: Iterable[Step], level: str | None, *, own_ids: bool = False) -> set[str]:

@@ -25,8 +25,14 @@ from tests.model.rows import Wrong
 from tests.points.process import Processes
 from tests.points.wire import PointWire, Stop
 from tests.support.publish import Message, Publisher, Refused
-from tests.support.reading import wait_until
-from tests.support.sinking import Seen, batches_of, dataset_of, seen_in
+from tests.support.sinking import (
+    Seen,
+    await_forgotten,
+    batches_of,
+    dataset_of,
+    message_with_id,
+    seen_in,
+)
 
 T = TypeVar("T")
 
@@ -100,24 +106,17 @@ class World:
         """Let streams forget all message ids, by name and configuration."""
         for name, config in streams.items():
             self._shorten(name, config, 0)
+
+        def shorten_again(name: str, look: int) -> None:
+            # Seldom, on a busy machine, the server goes on with the longer window.
+            if look % 100 == 0:
+                self._shorten(name, streams[name], look)
+
         probes = {
-            name: Message(f"{_subject(config)}.probe", headers=[("Nats-Msg-Id", "probe")])
-            for name, config in streams.items()
+            name: message_with_id(f"{_subject(config)}.probe") for name, config in streams.items()
         }
-        first = {name: self.admin.publish([probe]) for name, probe in probes.items()}
+        await_forgotten(self.admin, probes, shorten_again)
         for name, probe in probes.items():
-            looks = itertools.count(1)
-
-            def forgotten() -> bool:
-                if self.admin.publish([probe]) != first[name]:  # noqa: B023
-                    return True
-                look = next(looks)  # noqa: B023
-                # Seldom, on a busy machine, the server goes on with the longer window.
-                if look % 100 == 0:
-                    self._shorten(name, streams[name], look)  # noqa: B023
-                return False
-
-            wait_until(forgotten, "ids are forgotten")
             self.admin.api(f"STREAM.UPDATE.{name}", streams[name])
             self.admin.api(f"STREAM.PURGE.{name}", {"filter": probe.subject})
         self.clock.now += WINDOW

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
+from spark_jetstream.protocol.stream import SequenceRange
+from tests.model.losses import loss_at, names_loss
 from tests.model.query import Position, positions, shown, written
 from tests.model.stream import LAST, Kept, Life
 from tests.support import calls
@@ -54,14 +56,12 @@ class Query:
     def __init__(
         self, chance: random.Random, url: str, name: str, what: str, retention: str, log: list[str]
     ) -> None:
-        self.chance, self.url, self.name, self.what, self.retention, self.log = (
-            chance,
-            url,
-            name,
-            what,
-            retention,
-            log,
-        )
+        self.chance = chance
+        self.url = url
+        self.name = name
+        self.what = what
+        self.retention = retention
+        self.log = log
         self.streams: Sequence[Kept] = ()
         self.warnings: list[str] = []  # of the connector
         self.first = chance.choice([1, 3, 5])  # where `startingOffsets` may begin
@@ -94,9 +94,9 @@ class Query:
         ] = {}  # where a new query begins, which lets go of what is before
         self.begin: dict[str, Position] = {}
         self.parts: list[Any] | None = None
-        self.counted: dict[str, set[int]] = {}
-        self.uncounted: set[str] = set()
-        self.counted_from: dict[str, int] = {}  # of the streams that went on behind a gap
+        self.counted: list[
+            dict[str, set[int]]
+        ] = []  # when the batch was decided, and when it was cut
         self.unread: list[int] = []
         self.rows: dict[int, list[Stored]] = {}
         self.to_commit: dict[str, Any] | None = None
@@ -200,35 +200,18 @@ class Query:
         return {kept.name: kept for kept in self.streams if kept.name not in self.left_out}
 
     def loss(self, kept: Kept, position: Position) -> str:
-        """What docs/data-loss.md says of a position: "" for no loss, "?..." for a warning, "~" if
-        it may be a loss.
-        """
+        """Return the loss at a position, as `loss_at` does, unless the run has reported it."""
         life = kept.life
-        if life is None:
-            return "was deleted"
-        if life.created != position.created:
-            return "deleted and created again"
-        if life.first <= position.next:
-            return ""
         if any(
-            created == life.created and last_match < position.next and life.first <= end
+            (life.created, position.created) == (created, created)
+            and last_match < position.next
+            and life.first <= end
             for created, end, last_match in self.looks.get(kept.name, ())
+            if life is not None
         ):
             return ""  # the run knows, or has said, what is gone
-        gone, reach = "went before being read", life.limits_reach(position)
-        if self.what == "bucket":
-            return "" if life.present or life.setting("allow_msg_ttl") else gone
-        replaces = life.setting("max_msgs_per_subject") > 0
-        if self.retention == "limits":
-            return "" if replaces and life.present and reach == "no" else gone
-        if not (self.filters or replaces) or reach == "yes" or life.purged_to > position.next:
-            return gone
-        passed_over = (
-            self.retention == "workqueue" and not self.filters and life.deleted_to > position.next
-        )
-        if life.maybe_purged_to > position.next or passed_over:
-            return "~"
-        return "" if reach == "no" else "?are gone"
+        kind = "bucket" if self.what == "bucket" else self.retention
+        return loss_at(life, position, kind, self.filters)
 
     @contextmanager
     def expecting(self, doing: str, losses: Mapping[str, str] | None = None) -> Iterator[None]:
@@ -273,7 +256,7 @@ class Query:
         self.check(not gone, f"{doing} removes {sorted(gone)}")
 
     def _warned(self, stream: str, text: str) -> bool:
-        return any(stream in line and text in line for line in self.warnings)
+        return any(names_loss(line, stream, text) for line in self.warnings)
 
     def _look(self) -> None:
         for kept in self.streams:
@@ -449,7 +432,6 @@ class Query:
         losses = self._losses(begin, positions(start) if start is not None else ())
         with self.expecting(f"decide {begin}", losses):
             end = written(self.reader.latestOffset(*arguments))
-        self.counted_from = self._behind_gaps()
         self.say(f"decide {shown(start)} -> {shown(end)} {losses}")
         if start is not None:
             self._check_end(begin, positions(end), losses)
@@ -469,7 +451,7 @@ class Query:
                 self._end_run()
             return
         self.end, self.begin, self.decided = end, begin, True
-        self.counted = self._count()
+        self.counted = [self._count()]
         if self.to_commit is not None:
             with self.expecting("commit"):
                 self.reader.commit(self.to_commit)
@@ -606,7 +588,7 @@ class Query:
             start = self._initial()
         assert self.end is not None
         self._look()
-        before, self.begin, end = self.begin, positions(start), positions(self.end)
+        self.begin, end = positions(start), positions(self.end)
         losses = {}
         looked_at = set[str]()
         for name, to in end.items():
@@ -633,33 +615,15 @@ class Query:
             for part in self.parts
         ]
         self.say(f"cut {ranges} {losses}")
-        decided = self.decided and self._begun(dict(self.begin)) == before
-        count, behind = self._count(), self._behind_gaps()
-        for name in count:
-            # Where the query goes on behind a gap that has grown since, it counts what is left.
-            if decided and behind.get(name, 0) <= self.counted_from.get(name, 0):
-                count[name] = self.counted[name]
-        self.counted = count
-        self.uncounted = {
-            name
-            for name, (life, _, _) in self._ranges().items()
-            if life.setting("max_msgs_per_subject") > 0
-            or (self.options["readWith"] == "direct" and not life.dense(self.filters))
-        }
+        if not self.decided:  # an earlier run has decided, and this one counts by itself
+            self.counted = []
+        self.counted.append(self._count())
         self._check_tasks()
         self.decided = False
         self.unread = list(range(len(self.parts)))
         self.chance.shuffle(self.unread)
         self.unread += self.unread[: self.chance.choice([0, 0, 1])]
         self.rows = {}
-
-    def _behind_gaps(self) -> dict[str, int]:
-        """Where the query goes on now in the streams whose gap it has just reported."""
-        return {
-            name: kept.life.first
-            for name, kept in self.by_name().items()
-            if kept.life is not None and self._warned(name, "failOnDataLoss is false")
-        }
 
     def _check_tasks(self) -> None:
         """Each message has one task, always the same, and there are as many tasks as the options
@@ -675,14 +639,12 @@ class Query:
             )
             self.tasks = len(self.parts)
         if self.decided and cut:
-            messages, least = (
-                sum(map(len, self.counted.values())),
-                self.options["minPartitions"] or 1,
-            )
-            self.check(
-                len(self.parts) >= min(least, messages),
-                f"{len(self.parts)} tasks for {messages} messages",
-            )
+            messages = min(sum(map(len, counted.values())) for counted in self.counted)
+            least = min(self.options["minPartitions"] or 1, messages)
+            self.check(len(self.parts) >= least, f"{len(self.parts)} tasks for {messages} messages")
+        for part in self.parts:
+            if part.value is not None and part.value.count is not None:
+                self._check_promise(part.value)
         for name, (life, first, end) in self._ranges().items():
             spans = [
                 (number, part.value.first, part.value.end)
@@ -697,6 +659,19 @@ class Query:
                     before == of[0] or not cut,
                     f"message {sequence} is in task {of[0]}, and was in {before}",
                 )
+
+    def _check_promise(self, task: SequenceRange) -> None:
+        """A task promises as many messages as its range had when the batch was decided or cut."""
+        assert task.count is not None
+        had = [
+            sum(task.first <= n < task.end for n in counted.get(task.stream, ()))
+            for counted in self.counted
+        ]
+        self.check(min(had) <= task.count <= max(had), f"{task}: its range had {had} messages")
+        # Newer messages replace others, and these are no loss.
+        life = self.by_name()[task.stream].life
+        replaces = life is not None and life.setting("max_msgs_per_subject") > 0
+        self.check(not replaces, f"{task} promises messages that may be replaced")
 
     def _read(self) -> None:
         """An executor reads one of the tasks."""
@@ -714,17 +689,8 @@ class Query:
                     life.stored[n]
                     for n in sorted(life.matching(self.filters, value.first, value.end))
                 ]
-                lost = {
-                    n for n in self.counted[value.stream] if value.first <= n < value.end
-                } - life.present
-                if value.stream in self.uncounted or self.what == "bucket":
-                    self.check(
-                        value.count is None, f"task {number} has a count that cannot be right"
-                    )
-                elif lost:
-                    losses[value.stream] = (
-                        "after this read was planned" if value.count is not None else ""
-                    )
+                if value.count is not None and len(wanted) < value.count:
+                    losses[value.stream] = "after this read was planned"
         with self.expecting(f"read {number}", losses):
             rows = [tuple(row) for row in calls.rows_of(reader, [part])]
         self.say(f"read {number}: {[row.sequence for row in wanted]} {losses}")

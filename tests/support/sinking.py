@@ -5,6 +5,7 @@ rows.
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 import secrets
 from collections import Counter
@@ -239,14 +240,36 @@ def forget(
 
     Nothing is left of that but a gap. `headers` are what the stream demands of a message.
     """
-    probe = Message(
-        f"{prefix or stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8)), *headers]
-    )
-    first = publisher.publish([probe])
-    wait_until(
-        lambda: publisher.publish([probe]) != first, f"{stream} has forgotten its message ids"
-    )
+    probe = message_with_id(f"{prefix or stream}.probe", *headers)
+    await_forgotten(publisher, {stream: probe})
     publisher.api(f"STREAM.PURGE.{stream}", {"filter": probe.subject})
+
+
+def message_with_id(subject: str, *headers: tuple[str, str]) -> Message:
+    """A message with an id that no other message has."""
+    return Message(subject, headers=[("Nats-Msg-Id", secrets.token_hex(8)), *headers])
+
+
+def await_forgotten(
+    publisher: Publisher,
+    probes: Mapping[str, Message],
+    looked: Callable[[str, int], object] = lambda stream, look: None,
+) -> None:
+    """Wait until streams have forgotten all ids: each takes its probe once more.
+
+    `looked` is called with a stream that remembers its probe, and with the number of tries.
+    """
+    first = {stream: publisher.publish([probe]) for stream, probe in probes.items()}
+    for stream, probe in probes.items():
+        looks = itertools.count(1)
+
+        def forgotten() -> bool:
+            if publisher.publish([probe]) != first[stream]:  # noqa: B023
+                return True
+            looked(stream, next(looks))  # noqa: B023
+            return False
+
+        wait_until(forgotten, f"{stream} has forgotten its message ids")
 
 
 class Seen(NamedTuple):
