@@ -16,7 +16,8 @@ from typing import Any
 
 from spark_jetstream.admin.streams import Streams
 from tests.model.stream import HOUR, Kept, Life
-from tests.source.modelled import Difference, Query
+from tests.source.expected import Difference
+from tests.source.modelled import Query
 from tests.support.publish import Message, Publisher
 
 TOKENS = ("a", "b", "c", "a.x", "b.x")
