@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_jetstream.admin.streams import Streams
 from tests.model.query import Position
-from tests.support.client import ask
+from tests.support.client import take
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import wait_until
 from tests.support.streams import Stored, nanoseconds
@@ -190,15 +190,7 @@ class Kept:
 
     def acknowledge(self, consumer: str, most: int, filters: str) -> list[int]:
         """Let a consumer take messages; wait until those are gone that the query does not read."""
-
-        async def work(js: Any) -> list[int]:
-            subscription = await js.pull_subscribe_bind(consumer, self.name)
-            taken = await subscription.fetch(most)
-            for message in taken:
-                await message.ack_sync(timeout=60)
-            return [message.metadata.sequence.stream for message in taken]
-
-        acknowledged: list[int] = ask(self.url, work)
+        acknowledged = take(self.url, self.name, consumer, most)
         life = self.look()
         others = {n for n in acknowledged if not matches(life.stored[n].subject, filters)}
         wait_until(lambda: not others & self.look().present, f"{self.name} without {others}")

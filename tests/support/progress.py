@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nats.js.client import JetStreamContext
-
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.features import CONSUMER_RESET
@@ -18,7 +16,7 @@ from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.interest_streams import LONG
 from tests.model.stream import look_at, present_in
-from tests.support.client import ask
+from tests.support import client
 from tests.support.publish import Message, Publisher
 from tests.support.reading import options
 from tests.support.streams import Stream
@@ -132,16 +130,9 @@ def delete_consumer(stream: Stream, name: str = "query") -> None:
     stream.publisher.api(f"CONSUMER.DELETE.{stream.name}.{name}")
 
 
-def take(stream: Stream, name: str, count: int) -> None:
-    """Let an application pull messages and acknowledge them."""
-
-    async def work(js: JetStreamContext) -> None:
-        subscription = await js.pull_subscribe_bind(consumer=name, stream=stream.name)
-        for message in await subscription.fetch(count, timeout=60):
-            await message.ack_sync(timeout=60)
-        await subscription.unsubscribe()
-
-    ask(stream.url, work)
+def take(stream: Stream, name: str, count: int) -> list[int]:
+    """`client.take` from this stream."""
+    return client.take(stream.url, stream.name, name, count)
 
 
 def left(stream: Stream) -> list[int]:
