@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.admin.streams import Streams
+from tests.model.filters import contains, matches
 from tests.model.query import Position
 from tests.support.client import take
 from tests.support.publish import Message, Publisher, Refused
@@ -18,24 +19,6 @@ from tests.support.streams import Stored, nanoseconds
 
 HOUR = 3600 * 10**9
 LAST = 2**62
-
-
-def contains(wide: str, narrow: str) -> bool:
-    """Whether a filter matches a subject, or each subject that another filter matches."""
-    ours, theirs = wide.split("."), narrow.split(".")
-    for number, token in enumerate(ours):
-        if number == len(theirs) or (theirs[number] == ">" and token != ">"):
-            return False
-        if token == ">":
-            return True
-        if token not in ("*", theirs[number]):
-            return False
-    return len(ours) == len(theirs)
-
-
-def matches(subject: str, filters: str) -> bool:
-    """Whether one of the filters matches; none are all."""
-    return not filters or any(contains(each, subject) for each in filters.split(","))
 
 
 def present_in(info: Mapping[str, Any]) -> set[int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +20,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.protocol.stream import subject_pattern
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.testing.process import LOOPBACK, PortLease
+from tests.model.filters import contains, matches
 from tests.support.wire import frame
 
 CREATED = "2023-11-14T00:00:00Z"
@@ -140,7 +139,7 @@ class FakeJetStream:
         self._starts: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
-        self._patterns: dict[str, re.Pattern[str]] = {}
+        self._filters: dict[str, str] = {}
         self._before = Honest(b"", self.ended)
         self._threads[0].start()
 
@@ -235,11 +234,10 @@ class FakeJetStream:
         return [*answers, end_of_batch(len(sequences) - len(some), some[-1])]
 
     def _matching(self, request: dict[str, Any], last: int) -> Iterator[int]:
-        pattern = subject_pattern([request.get("next_by_subj", ">")])
+        pattern = request.get("next_by_subj", ">")
         for sequence in sorted(self.messages):
-            if request.get("seq", 1) <= sequence <= last and pattern.fullmatch(
-                self.messages[sequence]
-            ):
+            known = request.get("seq", 1) <= sequence <= last
+            if known and contains(pattern, self.messages[sequence]):
                 yield sequence
 
     def _head(self, sequence: int, stream: str, pending: int, previous: int) -> bytes:
@@ -299,9 +297,7 @@ class FakeJetStream:
         subscribed: dict[str, bytes],
     ) -> None:
         numbers = (
-            number
-            for pattern, number in subscribed.items()
-            if subject_pattern([pattern]).fullmatch(reply.decode())
+            number for pattern, number in subscribed.items() if contains(pattern, reply.decode())
         )
         sid = next(numbers, None)
         if sid is None:
@@ -371,7 +367,7 @@ class FakeJetStream:
             filters = request["config"].get("filter_subjects") or [
                 request["config"].get("filter_subject", ">")
             ]
-            self._patterns[name] = subject_pattern(filters)
+            self._filters[name] = ",".join(filters)
             made = {
                 "stream_name": "S",
                 "name": name,
@@ -385,9 +381,11 @@ class FakeJetStream:
 
     def _due(self, name: str) -> list[int]:
         known = range(self._starts[name], self._ends[name] + 1)
-        matches = self._patterns[name].fullmatch
+        filters = self._filters[name]
         return sorted(
-            each for each, subject in self.messages.items() if each in known and matches(subject)
+            each
+            for each, subject in self.messages.items()
+            if each in known and matches(subject, filters)
         )
 
     def _deliver(
