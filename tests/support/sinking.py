@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import math
 import re
 import secrets
 from collections import Counter
@@ -26,9 +27,11 @@ from spark_jetstream.sink.kinds.messages import MessageSink
 from spark_jetstream.sink.kinds.objects import ObjectSink
 from spark_jetstream.sink.kinds.table import sink_kind
 from spark_jetstream.sink.message_ids import WriteTask
+from spark_jetstream.sink.publisher import Publisher as SinkPublisher
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.window import InFlight, Window
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import QUICK, api, part_of, pulls, wait_until
 from tests.support.streams import Stream
@@ -144,6 +147,20 @@ def set_write_timing(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     the test.
     """
     monkeypatch.setattr(SinkKind, "timing", replace(SinkKind.timing, **fields))
+
+
+def pass_ack_timeout(
+    monkeypatch: pytest.MonkeyPatch, late: Callable[[Window], Iterable[InFlight]]
+) -> None:
+    """Let `ackTimeout` pass for the portions in a window that `late` names, and for no others."""
+    send_due = SinkPublisher._send_due
+
+    def pass_by(self: SinkPublisher) -> None:
+        for flight in late(self._window):
+            flight.sent = -math.inf
+        send_due(self)
+
+    monkeypatch.setattr(SinkPublisher, "_send_due", pass_by)
 
 
 def _fields(names: Iterable[str]) -> list[tuple[str, str]]:
