@@ -20,10 +20,11 @@ from spark_jetstream.protocol.wire import Frames, Scanner
 from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, ddl
 
 ROWS = 2000  # of a batch: about what one read of the connection brings
+PAYLOAD_BYTES = 200
 
 
 @functools.cache
-def batch(rows: int = ROWS, payload: int = 200) -> pa.RecordBatch:
+def batch(rows: int = ROWS, payload: int = PAYLOAD_BYTES) -> pa.RecordBatch:
     """Rows like those of the measured stream."""
     wire = b"".join(
         b"MSG BENCH.%d 1 $JS.ACK.BENCH.spark-1-1-1-1.1.%d.%d.1700000000000000000.9 %d\r\n%s\r\n"
@@ -49,13 +50,14 @@ class _Shape:
         self.count = int(options["partitions"])
         self.batches = int(options.get("batches", 1))
         self.rows = int(options.get("rows", ROWS))
+        self.payload = int(options.get("payload", PAYLOAD_BYTES))
 
     def planned(self) -> Sequence[InputPartition]:
         return [InputPartition(number) for number in range(self.count)]
 
     def made(self) -> Iterator[pa.RecordBatch]:
         for _ in range(self.batches):
-            yield batch(self.rows)
+            yield batch(self.rows, self.payload)
 
 
 class _Reader(_Shape, DataSourceReader):
@@ -81,8 +83,10 @@ class _StreamReader(_Shape, DataSourceStreamReader):
 
 
 class ReadyMade(DataSource):
-    """`format("readymade")`, options `partitions`, `batches` and `rows`, for `read` and
-    `readStream`.
+    """`format("readymade")` for `read` and `readStream`.
+
+    Its options are `partitions`, `batches` of each partition, `rows` of a batch, and `payload` in
+    bytes.
     """
 
     @classmethod

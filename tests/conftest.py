@@ -22,7 +22,7 @@ from spark_jetstream.sink import preflight, stream_warnings
 from spark_jetstream.sink.kinds.messages import MessageSink
 from spark_jetstream.sink.ledger import LedgerTimes
 from spark_jetstream.testing import NatsServer
-from tests.support.client import set_timing
+from tests.support.client import close_lost, set_timing
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
@@ -177,6 +177,13 @@ def server() -> Iterator[NatsServer]:
     """A server of the test's own, which holds nothing; it tells how many clients it has."""
     with NatsServer(http_monitor=True) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def no_lost_connection() -> Iterator[None]:
+    """No connection that was lost outlives the test."""
+    yield
+    close_lost()
 
 
 @pytest.fixture

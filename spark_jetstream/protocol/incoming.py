@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 _SIZE = 4 << 20  # bytes
+_FIRST = 64 << 10  # bytes, enough for a login and for replies to requests
 _SHARE = 16  # less than this part of the memory is no room to receive into
 _MOST = 4  # pieces of memory that are kept: one receives while the others are decoded
 _LIST = [bytearray()]
@@ -22,16 +23,20 @@ class Incoming:
     many bytes it needs. Bytes are copied only where the memory ends: the received part of a frame
     moves to other memory, so that each frame lies in one piece. Used bytes stay unchanged as long
     as anything refers to `data`.
+
+    The memory has `first` bytes until a read fills it, and `size` bytes from then on: a connection
+    that only asks, and an attempt to connect, need little.
     """
 
-    def __init__(self, size: int = _SIZE) -> None:
-        self.data = bytearray(size)
+    def __init__(self, size: int = _SIZE, first: int = _FIRST) -> None:
+        self._largest = size
+        self._size = min(first, size)
+        self.data = bytearray(self._size)
         self.begin = 0
         self.end = 0
         self.need = 1
         """The number of bytes from which on another attempt to read is of use."""
-        self._size = size
-        # Of `size` bytes each, used again when nothing else refers to it.
+        # Of `_size` bytes each, used again when nothing else refers to it.
         self._memory = [self.data]
 
     def __len__(self) -> int:
@@ -56,6 +61,10 @@ class Incoming:
     def filled(self, count: int) -> None:
         """Note that the first bytes of the last `room` have come."""
         self.end += count
+        # The receiver probably had more.
+        if self.end == len(self.data) and self._size < self._largest:
+            self._size = self._largest
+            self._memory = []
 
     def add(self, data: bytes) -> None:
         """Copy bytes that the receiver got without `room`."""

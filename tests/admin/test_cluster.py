@@ -194,7 +194,7 @@ def test_the_replica_of_a_consumer_moves(clustered: JetStreamAdmin) -> None:
     for evacuate in (True, False):
         before = poll(
             lambda: next((r.server for r in _placed(consumers) if r.leader), None),
-            30,
+            120,
             lambda: AssertionError("the consumer has no leader"),
         )
         consumers.remove_peer("WIDE", "c", before, evacuate=evacuate)
@@ -203,9 +203,9 @@ def test_the_replica_of_a_consumer_moves(clustered: JetStreamAdmin) -> None:
             servers = [replica.server for replica in _placed(consumers) if replica.leader]
             return (bool(servers) and servers != [before]) or None
 
-        poll(moved, 30, lambda: AssertionError("the consumer has not moved"))
+        poll(moved, 120, lambda: AssertionError("the consumer has not moved"))
         floor = poll(
-            partial(_floor, consumers), 30, lambda: AssertionError("the consumer is not back")
+            partial(_floor, consumers), 120, lambda: AssertionError("the consumer is not back")
         )
         # Without a copy the acknowledgement may go with the only replica, or not.
         assert floor == "1" or not evacuate

@@ -106,6 +106,10 @@ def test_streams_leave_a_server(no_connection_left: None) -> None:
 
             return poll(look, 30, lambda: AssertionError("the stream has no such server"))
 
+        def settled() -> bool | None:
+            cluster_of_stream = app.streams.load("S").cluster
+            return (cluster_of_stream is not None and cluster_of_stream.desired is None) or None
+
         first = home()
 
         def do(*line: object) -> Ran:
@@ -113,6 +117,8 @@ def test_streams_leave_a_server(no_connection_left: None) -> None:
 
         assert do("evacuate", first, "--force", "--json").json == {"evacuated": first}
         second = home(other_than=first)
+        # A stream that has moved refuses the next move until the server has noted the end.
+        poll(settled, 30, lambda: AssertionError("the evacuation does not end"))
         with pytest.raises(ApiError, match="cannot evacuate server nobody: "):
             system.cluster.evacuate_server("nobody")
         moved = do("move-stream", "APP", "S", "--off", second, "--force", "--json").json
@@ -125,10 +131,6 @@ def test_streams_leave_a_server(no_connection_left: None) -> None:
             system.cluster.move_stream("APP", "S", server="nobody")
         with pytest.raises(ApiError, match="cannot move stream S of account APP: "):
             system.cluster.move_stream("APP", "S", tags=["nowhere"])
-
-        def settled() -> bool | None:
-            cluster_of_stream = app.streams.load("S").cluster
-            return (cluster_of_stream is not None and cluster_of_stream.desired is None) or None
 
         poll(settled, 30, lambda: AssertionError("the move does not end"))
         with pytest.raises(ApiError, match="cannot cancel the change of stream S of account APP: "):

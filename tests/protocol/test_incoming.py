@@ -62,6 +62,17 @@ def test_memory_that_is_referred_to_does_not_grow_what_is_kept() -> None:
     assert len(incoming._memory) == 4
 
 
+def test_memory_is_small_until_a_read_fills_it() -> None:
+    incoming = Incoming(1024, first=64)
+    for _ in range(100):
+        receive(incoming, bytes(20))
+        assert incoming.rest() == bytes(20)
+        assert len(incoming.data) == 64
+    receive(incoming, b"full" * 100)
+    assert incoming.rest() == b"full" * 100
+    assert len(incoming.data) == 1024
+
+
 def test_an_announced_frame_has_room_in_one_piece() -> None:
     incoming = Incoming(64)
     receive(incoming, b"begin")

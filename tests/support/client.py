@@ -74,6 +74,19 @@ def set_limits(monkeypatch: pytest.MonkeyPatch, **fields: int) -> None:
     monkeypatch.setattr(pool, "limits", dataclasses.replace(pool.limits, **fields))
 
 
+def close_lost() -> None:
+    """Close the connections whose servers are gone.
+
+    They would try to connect for the rest of the session, also to the servers of later tests that
+    get the same ports.
+    """
+    with pool._lock:
+        lost = [options for options, each in pool._pool.items() if not each._login.is_up]
+        connections = [pool._pool.pop(options) for options in lost]
+    for connection in connections:
+        connection.close()
+
+
 class _Nobody:
     """The owner of a wire that no login uses."""
 
