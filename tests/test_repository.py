@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -18,26 +19,27 @@ from tests.compat.test_compat import VERSIONS as COMPAT_VERSIONS
 from tests.support.project import PYPROJECT, ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-#: Made by tools, or not ours.
-FOREIGN = {
-    ".git", ".venv", ".spark", ".lock", ".matrix", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache",
-    "__pycache__", "build", "dist", "site", "artifacts", "spark-warehouse", "metastore_db", ".ipynb_checkpoints",
-}  # fmt: skip
+#: Patterns of names that are made by tools, or not ours.
+FOREIGN = [
+    ".git",
+    *(
+        line.strip("/")
+        for line in (ROOT / ".gitignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ),
+]
 
 
 # -- files --
 
 
 def own_files() -> Iterator[Path]:
+    def own(names: list[str]) -> list[str]:
+        return [name for name in names if not any(fnmatch(name, each) for each in FOREIGN)]
+
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = [
-            name for name in folders if name not in FOREIGN and not name.endswith(".egg-info")
-        ]
-        yield from (
-            Path(folder, name)
-            for name in names
-            if name not in FOREIGN and not name.endswith(".pyc")
-        )
+        folders[:] = own(folders)
+        yield from (Path(folder, name) for name in own(names))
 
 
 def text_of(path: Path) -> str:

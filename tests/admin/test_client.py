@@ -24,8 +24,8 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.testing import NatsServer
-from tests.admin.fake_api import Answer, account, administered, consumer_info, stream_info
 from tests.support.client import set_timing
+from tests.support.fake_jetstream import Replies, account, administered, consumer_info, stream_info
 from tests.support.jobs import run_python
 from tests.support.publish import Message, Publisher
 
@@ -179,7 +179,7 @@ def test_the_server(admin: JetStreamAdmin, publisher: Publisher) -> None:
     assert found.version.startswith(f"{found.api_since}.")
 
 
-def test_tiers_are_those_of_the_account(nats_server: NatsServer) -> None:
+def test_tiers_are_those_of_the_account() -> None:
     limits = {
         "max_memory": -1,
         "max_storage": 2**30,
@@ -188,7 +188,7 @@ def test_tiers_are_those_of_the_account(nats_server: NatsServer) -> None:
         "max_bytes_required": True,
     }
     tier = {"memory": 0, "storage": 5, "streams": 1, "consumers": 0, "limits": limits}
-    with administered(nats_server.url, {"INFO": {"tiers": {"R1": tier, "R3": {}}}}) as (_, admin):
+    with administered({"INFO": {"tiers": {"R1": tier, "R3": {}}}}) as (_, admin):
         found = admin.account.tiers()
     assert sorted(found) == ["R1", "R3"]
     assert str(found["R1"].limits.max_storage) == "1GiB"
@@ -337,12 +337,12 @@ def test_an_account_that_would_be_another_subject(name: str, admin: JetStreamAdm
 
 
 def test_a_request_that_an_old_server_lacks_fails_without_being_sent(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An old server would not reply on these subjects."""
     set_timing(monkeypatch, ask_again=60.0)  # a reply that takes long adds no request
     answers = {"INFO": account(0), "CONSUMER.INFO.S.c": consumer_info({"name": "c"})}
-    with administered(nats_server.url, answers) as (fake, admin):
+    with administered(answers) as (fake, admin):
         consumers, until = admin.consumers, "2036-01-01T00:00:00Z"
         of = "consumer c of stream S"
         old = r"2.11 or newer \(API level 1\), .* level 0"
@@ -385,14 +385,12 @@ def test_a_request_that_an_old_server_lacks_fails_without_being_sent(
         for said, request in requests:
             with pytest.raises(JetStreamError, match=said):
                 request()
-        assert set(fake.asked) == {"INFO", "CONSUMER.INFO.S.c"}
-        assert fake.asked.count("INFO") == 1
+        assert set(fake.subjects) == {"INFO", "CONSUMER.INFO.S.c"}
+        assert fake.subjects.count("INFO") == 1
 
 
-def test_settings_too_new_for_the_server_are_errors_before_any_change(
-    nats_server: NatsServer,
-) -> None:
-    answers: dict[str, Answer] = {
+def test_settings_too_new_for_the_server_are_errors_before_any_change() -> None:
+    answers: Replies = {
         "INFO": account(1),
         "STREAM.INFO.N": {
             "error": {"code": 404, "err_code": 10059, "description": "stream not found"}
@@ -403,7 +401,7 @@ def test_settings_too_new_for_the_server_are_errors_before_any_change(
     pinned: dict[str, Any] = {"priority_policy": "prioritized", "priority_groups": ["g"]}
     copying: dict[str, Any] = {"ack_policy": "flow_control", "deliver_subject": "d"}
     mirror = {"name": "O", "consumer": {"name": "c", "deliver_subject": "d"}}
-    with administered(nats_server.url, answers) as (fake, admin):
+    with administered(answers) as (fake, admin):
         streams, consumers = admin.streams, admin.consumers
         plan = admin.plan({"name": "N"}, {"name": "S", "allow_atomic": True})
         requests: list[tuple[str, Callable[[], object]]] = [
@@ -435,10 +433,10 @@ def test_settings_too_new_for_the_server_are_errors_before_any_change(
         for message, request in requests:
             with pytest.raises(JetStreamError, match=message):
                 request()
-        assert set(fake.asked) == answers.keys()
+        assert set(fake.subjects) == answers.keys()
 
 
-def test_a_setting_that_the_server_drops_is_an_error_that_names_it(nats_server: NatsServer) -> None:
+def test_a_setting_that_the_server_drops_is_an_error_that_names_it() -> None:
     """A server before 2.12 silently drops fields that it does not know; any server may drop
     values.
     """
@@ -446,12 +444,12 @@ def test_a_setting_that_the_server_drops_is_an_error_that_names_it(nats_server: 
     def created(body: dict[str, Any]) -> dict[str, Any]:
         return stream_info({name: value for name, value in body.items() if name != "deny_delete"})
 
-    answers: dict[str, Answer] = {
+    answers: Replies = {
         "STREAM.CREATE.S": created,
         "STREAM.UPDATE.S": created,
         "STREAM.INFO.S": created({"name": "S"}),
     }
-    with administered(nats_server.url, answers) as (_, admin):
+    with administered(answers) as (_, admin):
         said = (
             "stream S was created, but the server has not taken all .*: deny_delete: false -> true"
         )
@@ -466,7 +464,7 @@ def test_a_setting_that_the_server_drops_is_an_error_that_names_it(nats_server: 
         ]
 
 
-def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
+def test_a_list_that_is_not_whole_is_no_list() -> None:
     pages = {"total": 3, "offset": 0, "limit": 256}
     page = {
         **pages,
@@ -475,7 +473,7 @@ def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
         "offline": {"C": "too new"},
     }
     consumers = {**pages, "consumers": None, "missing": ["c"]}
-    with administered(nats_server.url, {"STREAM.LIST": page, "CONSUMER.LIST.A": consumers}) as (
+    with administered({"STREAM.LIST": page, "CONSUMER.LIST.A": consumers}) as (
         _,
         admin,
     ):
@@ -492,7 +490,7 @@ def test_a_list_that_is_not_whole_is_no_list(nats_server: NatsServer) -> None:
             list(admin.consumers.infos("A"))
 
 
-def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
+def test_an_election_is_waited_for() -> None:
     """Nobody replies while a stream has no leader, and the API says that it is busy while that has
     none.
     """
@@ -505,37 +503,33 @@ def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
         }
     }
     replies: list[dict[str, Any] | None] = [None, busy]
-    answers: dict[str, Answer] = {
+    answers: Replies = {
         "STREAM.INFO.S": lambda _: replies.pop(0) if replies else stream,
+        "STREAM.INFO.T": busy,
         "STREAM.DELETE.S": busy,
     }
-    answers["STREAM.INFO.T"] = busy
     with (
-        administered(nats_server.url, answers) as (fake, admin),
-        JetStreamAdmin(
-            servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="2s"
-        ) as impatient,
+        administered(answers) as (fake, admin),
+        JetStreamAdmin(servers=fake.url, requestTimeout="2s") as impatient,
     ):
         assert admin.streams.load("S").config.name == "S"
         assert replies == []
-        assert fake.asked.count("STREAM.INFO.S") >= 3  # more where an answer takes long
+        assert fake.subjects.count("STREAM.INFO.S") >= 3  # more where an answer takes long
         with pytest.raises(
             ServerBusy, match="look at stream T: JetStream system temporarily unavailable"
         ):
             impatient.streams.load("T")
-        assert fake.asked.count("STREAM.INFO.T") > 1
+        assert fake.subjects.count("STREAM.INFO.T") > 1
         # Whether this was done is not known: it is for the caller to say whether to do it again.
         with pytest.raises(
             ServerBusy, match="cannot delete stream S: JetStream system temporarily unavailable"
         ):
             admin.streams.delete("S")
-        assert fake.asked.count("STREAM.DELETE.S") == 1
+        assert fake.subjects.count("STREAM.DELETE.S") == 1
 
 
-def test_a_reply_that_says_nothing_is_no_success(nats_server: NatsServer) -> None:
-    with administered(
-        nats_server.url, {"STREAM.DELETE.S": {}, "STREAM.PURGE.S": {"purged": 1}}
-    ) as (_, admin):
+def test_a_reply_that_says_nothing_is_no_success() -> None:
+    with administered({"STREAM.DELETE.S": {}, "STREAM.PURGE.S": {"purged": 1}}) as (_, admin):
         with pytest.raises(JetStreamError, match="cannot delete stream S: the server does not say"):
             admin.streams.delete("S")
         with pytest.raises(JetStreamError, match="cannot purge stream S: the server does not say"):

@@ -40,8 +40,8 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.admin.conftest import Api, Fill
-from tests.admin.fake_api import Answer, administered, consumer_info, stream_info
 from tests.support.client import full
+from tests.support.fake_jetstream import Replies, administered, consumer_info, stream_info
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 
@@ -56,7 +56,7 @@ def stream(admin: JetStreamAdmin, name: str) -> str:
 # -- create --
 
 
-def test_forms_of_creation(nats_server: NatsServer) -> None:
+def test_forms_of_creation() -> None:
     """Each form has a subject of its own: what an account may publish to decides which can be used."""
     stream = stream_info({"name": "S", "subjects": ["s.*"]})
     forms: dict[str, dict[str, Any]] = {
@@ -65,13 +65,11 @@ def test_forms_of_creation(nats_server: NatsServer) -> None:
         "CONSUMER.CREATE.S.c.s.a": {"durable_name": "c", "filter_subject": "s.a"},
         "CONSUMER.DURABLE.CREATE.S.c": {"durable_name": "c", "durable_form": True},
     }
-    answers: dict[str, Answer] = {
-        subject: lambda body: consumer_info(body["config"]) for subject in forms
-    }
-    with administered(nats_server.url, {"STREAM.INFO.S": stream, **answers}) as (fake, admin):
+    answers: Replies = {subject: lambda body: consumer_info(body["config"]) for subject in forms}
+    with administered({"STREAM.INFO.S": stream, **answers}) as (fake, admin):
         for subject, request in forms.items():
             info = admin.consumers.create("S", **request)
-            assert fake.asked[-1] == subject
+            assert fake.subjects[-1] == subject
             assert bool(info.config.durable_name) == ("durable_name" in request)
 
 
@@ -586,13 +584,13 @@ def test_next_asks_again_where_nobody_has_heard(
         hasty.next(stream, "c", count)
 
 
-def test_next_without_heartbeats(nats_server: NatsServer) -> None:
-    answers: dict[str, Answer] = {
+def test_next_without_heartbeats() -> None:
+    answers: Replies = {
         "CONSUMER.INFO.S.c": consumer_info({"name": "c"}),
         "CONSUMER.MSG.NEXT.S.c": lambda _: None,
     }
     with (
-        administered(nats_server.url, answers) as (_, admin),
+        administered(answers) as (_, admin),
         pytest.raises(RequestTimeout, match=r"no reply within 2\.2 s \(timeout, idle_heartbeat\)"),
     ):
         admin.consumers.next("S", "c", timeout=3600, idle_heartbeat=0.1)

@@ -30,11 +30,11 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
-from tests.admin.fake_api import Meddler
 from tests.support.calls import data_source
 from tests.support.publish import Publisher
 from tests.support.queries import available_now, refusal, streaming
 from tests.support.streams import MakeStream
+from tests.support.watched import WatchedConnection
 
 COLUMNS = StructType([StructField("subject", StringType()), StructField("data", BinaryType())])
 UPDATE = {"ensureStreamOnConflict": "update"}
@@ -282,16 +282,17 @@ def ensured(nats_server: NatsServer) -> Ensured:
         remembered: bool = False,
         times: EnsureTimes = ENSURE_TIMES,
     ) -> list[str]:
-        meddler = Meddler(connect(options), meddle)
+        watched = WatchedConnection(options)
+        watched.change = meddle
         ensure = Ensure(options, json.dumps(described), conflict, ())
         ensure_streams(
             ensure,
-            lambda patience: meddler,  # type: ignore[arg-type,return-value]
+            watched,
             str,
             remembered=remembered,
             times=times,
         )
-        return meddler.asked
+        return [subject.removeprefix("STREAM.") for subject in watched.subjects]
 
     return run
 

@@ -5,6 +5,7 @@ nats-py's client.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,10 +31,10 @@ from spark_jetstream.streams.latest import read_table
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import MakeKv
-from tests.admin.fake_api import FakeApi
 from tests.support.client import ask
 from tests.support.keyed import read_whole, table_of
 from tests.support.leaf import Linked
+from tests.support.proxy import WireProxy, answer
 from tests.support.publish import Message, Publisher
 
 
@@ -669,7 +670,7 @@ def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: MakeKv, 
 
 
 def test_a_put_that_another_stream_stores_is_an_error(
-    admin: JetStreamAdmin, nats_server: NatsServer, name: str
+    admin: JetStreamAdmin, proxy: WireProxy, name: str
 ) -> None:
     for stream, key in ((f"KV_{name}", "a"), (f"KV_{name}other", "b")):
         admin.streams.create(
@@ -683,17 +684,15 @@ def test_a_put_that_another_stream_stores_is_an_error(
     ):
         bucket.put("b", "1")
 
-    class Keys(FakeApi):
-        prefix = f"$KV.{name}"
-
-    with Keys(nats_server.url, {"c": {"stream": "ELSE", "seq": 7}}) as keys:
-        with pytest.raises(
-            JetStreamError, match=rf"stream ELSE has stored it \(sequence 7\), not KV_{name}"
-        ):
-            bucket.put("c", "1")
-        keys.answers = {"c": {"stream": f"KV_{name}", "seq": 7, "duplicate": True}}
-        with pytest.raises(JetStreamError, match="took it for a duplicate"):
-            bucket.put("c", "1")
+    acknowledged = [
+        (b'{"stream":"ELSE","seq":7}', r"stream ELSE has stored it \(sequence 7\), not KV_"),
+        (b'{"stream":"KV_%b","seq":7,"duplicate":true}' % name.encode(), "took it for a duplicate"),
+    ]
+    with JetStreamAdmin(servers=proxy.url) as other:
+        for body, said in acknowledged:
+            proxy.replace_frames(b'{"stream":"KV_', 1, partial(answer, body=body))
+            with pytest.raises(JetStreamError, match=said):
+                other.kv.bucket(name).put("a", "1")
 
 
 def test_buckets_behind_a_domain() -> None:

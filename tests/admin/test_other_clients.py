@@ -25,10 +25,9 @@ from spark_jetstream.admin import (
 from spark_jetstream.admin.descriptions import yaml_documents, yaml_text
 from spark_jetstream.admin.models.base import Model
 from spark_jetstream.errors import OptionError
-from spark_jetstream.testing import NatsServer
 from tests.admin.configs import CONSUMERS, SECOND, STREAMS, parts, read
 from tests.admin.conftest import Api
-from tests.admin.fake_api import Answer, account, administered, consumer_info, stream_info
+from tests.support.fake_jetstream import Replies, account, administered, consumer_info, stream_info
 from tests.support.publish import Refused
 
 NEVER = "0001-01-01T00:00:00Z"
@@ -375,7 +374,7 @@ def test_the_server_refuses_fields_that_it_does_not_know(body: dict[str, Any], a
 
 @pytest.mark.parametrize("level", [5, 6])
 def test_fields_that_only_a_newer_server_knows_are_left_to_it(
-    level: int, nats_server: NatsServer
+    level: int,
 ) -> None:
     """A server of the same age does not know these fields either: there they are misspelt."""
     config = {"name": "S", "shards": {"count": 3}, "mirror": {"name": "O", "weight": 5}}
@@ -387,7 +386,7 @@ def test_fields_that_only_a_newer_server_knows_are_left_to_it(
         sent.append(body)
         return info if "stream_name" in body else stream
 
-    answers: dict[str, Answer] = {
+    answers: Replies = {
         "INFO": account(level),
         "STREAM.INFO.S": stream,
         "STREAM.CREATE.S": create,
@@ -395,7 +394,7 @@ def test_fields_that_only_a_newer_server_knows_are_left_to_it(
         "CONSUMER.CREATE.S.c": create,
         "CONSUMER.LIST.S": {"total": 1, "offset": 0, "limit": 256, "consumers": [info]},
     }
-    with administered(nats_server.url, answers) as (_, admin):
+    with administered(answers) as (_, admin):
         described = admin.describe("S")
         assert described == {**config, "consumers": [{"durable_name": "c", "shard": 3}]}
         requests: list[Callable[[], object]] = [

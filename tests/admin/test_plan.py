@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig, template
+from spark_jetstream.admin.api import Api as AdminApi
 from spark_jetstream.admin.descriptions import Wanted, read_wanted, yaml_text
 from spark_jetstream.admin.plan import PlanOutdated, carry_out
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
 from tests.admin.conftest import Api, Make, consumer_config, stream_config
-from tests.admin.fake_api import meddled
 from tests.support.publish import Message, Publisher
+from tests.support.watched import WatchedConnection
 
 New = Callable[[], str]
 
@@ -181,14 +182,17 @@ def test_another_client_deletes_it(admin: JetStreamAdmin, api: Api, new_stream: 
     api(f"STREAM.CREATE.{name}", {"name": name, "subjects": ["plan.>"]})
     plan = admin.plan({"name": name, "subjects": ["plan.*"]})
 
-    def delete(subject: str, body: bytes) -> None:
+    def delete(subject: str) -> None:
         if "UPDATE" in subject:
             api(f"STREAM.DELETE.{name}")
+
+    watched = WatchedConnection(admin.options)
+    watched.before = delete
 
     with pytest.raises(
         PlanOutdated, match=f"^stream {name} was deleted before it could be updated$"
     ):
-        carry_out(meddled(admin.options, delete), plan)
+        carry_out(AdminApi(admin.options, watched(0)), plan)
     with pytest.raises(PlanOutdated, match="it was deleted"):
         admin.apply(plan)
 
@@ -205,10 +209,12 @@ def test_applying_a_plan_fails_if_the_server_ignores_a_setting(
             {key: value for key, value in json.loads(body).items() if key != "max_msgs"}
         ).encode()
 
+    watched = WatchedConnection(admin.options)
+    watched.change = forget
     with pytest.raises(
         JetStreamError, match=f"stream {name} was created, but the server .*: max_msgs: -1 -> 5"
     ):
-        carry_out(meddled(admin.options, forget), plan)
+        carry_out(AdminApi(admin.options, watched(0)), plan)
 
 
 # -- descriptions in files --

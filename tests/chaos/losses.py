@@ -21,6 +21,7 @@ from spark_jetstream.source.offsets import StreamPosition
 from tests.chaos.model import Loss, Step, false_alarms, repeatable, unreported, violations
 from tests.chaos.scenario import Fault, Query, Scenario
 from tests.chaos.world import LONGEST_RECOVERY, World, client_names, read_by
+from tests.model.stream import look_at, present_in
 from tests.support.publish import Refused
 from tests.support.reading import wait_until
 
@@ -163,10 +164,7 @@ class LosingWorld(World):
 
     def _present(self, name: str) -> set[int]:
         """The sequences of the messages that a stream has."""
-        state = self.api(f"STREAM.INFO.{name}", {"deleted_details": True})["state"]
-        return set(range(max(1, state["first_seq"]), state["last_seq"] + 1)) - set(
-            state.get("deleted") or ()
-        )
+        return present_in(look_at(self.api, name))
 
     def _chosen(self, fault: Fault) -> tuple[Query, str]:
         """The stream that a fault takes from, and the query that reads it."""

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-_SHOWN = 5
+from tests.model.losses import names_loss
+from tests.model.rows import Wrong, few
 
 #: Faults that queries may fail of: what the server says then. A purge that finds no room fails, and
 #: nats-server 2.15.1 then counts messages that are gone.
@@ -17,11 +18,6 @@ _REASONS = {
     r"ones"
 }
 
-#: The sentences of docs/data-loss.md, after the name of the stream.
-_LOSS = (
-    "went before being read|was deleted|lost its tail|after this read was planned|stream not "
-    "found|are gone"
-)
 _NONE: frozenset[str] = frozenset()
 
 
@@ -42,21 +38,16 @@ def violations(
     `delivery`, None for a transactional sink; only `at-least-once` may have a row twice. Those in
     `excused` may be missing, and those in `again` may be repeated.
     """
-    sent, excused, again = (
-        set(sent),
-        set(excused),
-        set(again),
-    )  # an hour of load has 200,000 messages
-    missing = [body for body in stored if body not in rows and body not in excused]
-    repeated = [body for body, times in rows.items() if times > 1 and body not in again]
-    if level == "at-least-once":
-        repeated = []
-    foreign = [body for body in rows if body not in sent]
-    return [
-        f"{len(bodies)} {what}, such as {bodies[:_SHOWN]}"
-        for what, bodies in (("missing", missing), ("repeated", repeated), ("never sent", foreign))
-        if bodies
-    ]
+    kept = set(excused)  # an hour of load has 200,000 messages
+    owed = Counter(dict.fromkeys((body for body in stored if body not in kept), 1))
+    wrong = Wrong(
+        rows,
+        owed,
+        Counter(dict.fromkeys(sent, 1)),
+        exact=level != "at-least-once",
+        again=set(again),
+    )
+    return wrong.lines()
 
 
 def whole_groups(rows: Sequence[str], parts: int) -> Counter[str]:
@@ -163,11 +154,6 @@ class Step:
         return any("DeliveryError" in line for line in (*self.errors, *self.warnings))
 
 
-def names_loss(line: str, stream: str) -> bool:
-    """Whether a line reports a loss on a stream."""
-    return re.search(rf"\bstream {re.escape(stream)}\b.*(?:{_LOSS})", line) is not None
-
-
 def repeatable(steps: Iterable[Step], level: str | None, *, own_ids: bool = False) -> set[str]:
     """Return the messages of which a sink may have several rows, by docs/delivery.md.
 
@@ -200,7 +186,7 @@ def unreported(step: Step, rows: Counter[str], *, accepts: bool) -> list[str]:
         if (silent or loss.must) and not any(names_loss(line, loss.stream) for line in lines):
             wrong.append(
                 f"{step.fault}: the query has not {how} a loss on stream {loss.stream}"
-                f" ({len(silent)} missing, such as {silent[:_SHOWN]})"
+                f" ({len(silent)} missing, such as {few(silent)})"
             )
     return wrong
 

@@ -12,7 +12,6 @@ from tests.chaos.model import (
     Step,
     counted,
     false_alarms,
-    names_loss,
     repeatable,
     unreported,
     violations,
@@ -20,6 +19,7 @@ from tests.chaos.model import (
     whole_groups,
 )
 from tests.chaos.scenario import LEVELS, Scenario
+from tests.model.losses import names_loss
 
 SENT = ["a", "b", "c", "d"]
 WENT = (

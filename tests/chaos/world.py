@@ -29,6 +29,7 @@ from tests.chaos.model import (
     whole_groups,
 )
 from tests.chaos.scenario import FILES, Fault, Layout, Query, Scenario
+from tests.model.stream import look_at, present_in
 from tests.support.jobs import BRISK, Job, spark_home
 from tests.support.proxy import WireProxy
 from tests.support.publish import Refused
@@ -265,10 +266,8 @@ class World:
         with self.job.frozen(), contextlib.suppress(OSError, Refused):
             for query in self.scenario.queries:
                 if query.source.held and query.level is None:
-                    state = self.api(f"STREAM.INFO.{query.streams[0]}", {"deleted_details": True})[
-                        "state"
-                    ]
-                    gone = {*range(1, state["first_seq"]), *(state.get("deleted") or ())}
+                    info = look_at(self.api, query.streams[0])
+                    gone = {*range(1, info["state"]["last_seq"] + 1)} - present_in(info)
                     # Others take what it does not read.
                     gone &= self._sequences(query, query.streams[0])
                     if early := sorted(gone - self.job.committed(query.name)):
@@ -388,7 +387,7 @@ class World:
             wait_until(lambda: not kept(), "no message", 120)
         return [
             f"{count} messages are left on {name}: "
-            f"{self.api(f'STREAM.INFO.{name}', {'deleted_details': True})}; "
+            f"{look_at(self.api, name)}; "
             f"{self.api(f'CONSUMER.INFO.{name}.spark')}"
             for name, count in kept().items()
         ]

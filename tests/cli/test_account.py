@@ -11,9 +11,9 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.backup_files import MANIFEST
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.testing import NatsServer
-from tests.admin.fake_api import FakeApi
 from tests.cli.conftest import Command, refused
 from tests.support.command import Ran, run_command, succeed
+from tests.support.fake_jetstream import FakeJetStream
 
 PASSWORD = "right-pass-51c0"
 LOGIN = ("--user", "ann", "--password", PASSWORD)
@@ -115,7 +115,7 @@ def test_an_account_without_limits_has_none_in_the_table(do: Command) -> None:
     assert not any(line.startswith(("domain", "one stream", "max_bytes")) for line in lines)
 
 
-def test_each_tier_has_its_rows(nats_server: NatsServer, do: Command) -> None:
+def test_each_tier_has_its_rows(do: Command) -> None:
     limits = {
         "max_storage": 1000,
         "max_memory": -1,
@@ -131,8 +131,8 @@ def test_each_tier_has_its_rows(nats_server: NatsServer, do: Command) -> None:
             "limits": {**limits, "storage_max_stream_bytes": 300},
         },
     }
-    with FakeApi(nats_server.url, {"INFO": {"tiers": tiers, "api": {"level": 0}}}) as fake:
-        ran = do("account", "info", "--js-api-prefix", fake.prefix)
+    with FakeJetStream({"INFO": {"tiers": tiers, "api": {"level": 0}}}) as fake:
+        ran = do("account", "info", url=fake.url)
     lines = [" ".join(row) for row in ran.rows]
     assert {
         "API level 0 (before 2.11)",

@@ -18,10 +18,10 @@ from spark_jetstream.errors import ServerBusy
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import STREAMS
-from tests.admin.fake_api import FakeApi
 from tests.cli.conftest import Command, Start, refused, written
 from tests.support.client import ask, stored
 from tests.support.command import Ran, on_terminal, run_command, succeed
+from tests.support.fake_jetstream import FakeJetStream
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 
@@ -99,18 +99,18 @@ def test_ls_and_names_show_the_streams_of_a_subject(do: Command, filled: str) ->
 
 
 def test_ls_of_some_servers_shows_them_and_ends_with_1(
-    run: Command, nats_server: NatsServer
+    run: Command,
 ) -> None:
     """A server of the cluster did not answer: what is there is shown, and it is no success."""
     state = {"messages": 1, "bytes": 2, "first_seq": 1, "last_seq": 1}
     stream = {"config": {"name": "A"}, "created": "2026-01-01T00:00:00Z", "state": state}
     part = {"total": 2, "offset": 0, "limit": 256, "streams": [stream], "missing": ["B"]}
-    with FakeApi(nats_server.url, {"STREAM.LIST": part}) as fake:
-        ran = run("stream", "ls", "--js-api-prefix", fake.prefix)
+    with FakeJetStream({"STREAM.LIST": part}) as fake:
+        ran = run("stream", "ls", url=fake.url)
         assert (ran.code, ran.rows[1][:4]) == (1, ["A", "file", "limits", "1"])
         assert "no server answered for B" in ran.err
-        fake.answers = {"STREAM.LIST": {**part, "streams": []}}
-        ran = run("stream", "ls", "--js-api-prefix", fake.prefix, "--json")
+        fake.replies = {"STREAM.LIST": {**part, "streams": []}}
+        ran = run("stream", "ls", "--json", url=fake.url)
         assert (ran.code, ran.out) == (1, "")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.model.query import Offset, written
+from tests.model.stream import look_at, present_in
 from tests.points.wire import Stop
 from tests.points.writes import Place, World, kind_of_request
 from tests.support.calls import SEQUENCE, data_source
@@ -15,8 +16,6 @@ from tests.support.publish import Message
 MESSAGES = 3
 #: So long that none of them passes, on any machine.
 PATIENT = {"connectTimeout": "300s", "requestTimeout": "300s", "retryTimeout": "1d"}
-
-Offset = dict[str, Any]
 
 
 @dataclass
@@ -116,14 +115,14 @@ class Reading:
         reader: Any = data_source(self._options).streamReader(SEQUENCE)
         end: Offset
         if not known.planned:
-            start = _written(reader.initialOffset())
-            end = _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+            start = written(reader.initialOffset())
+            end = written(reader.latestOffset(start, reader.getDefaultReadLimit()))
             known.planned.append((start, end))
         if len(known.planned) > len(known.committed):
             self._read_batch(reader)
         while True:
             start = known.planned[-1][1]
-            end = _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+            end = written(reader.latestOffset(start, reader.getDefaultReadLimit()))
             if end == start and self._published:
                 return
             if end == start:
@@ -158,12 +157,6 @@ class Reading:
         """The stream has all messages that Spark has not noted."""
         if not self._published:
             return
-        state = self.world.admin.api(f"STREAM.INFO.{self.name}", {"deleted_details": True})["state"]
-        gone = {*range(1, state["first_seq"]), *(state.get("deleted") or ())}
+        info = look_at(self.world.admin.api, self.name)
+        gone = {*range(1, info["state"]["last_seq"] + 1)} - present_in(info)
         assert gone <= set(self._checkpoint.sequences), (gone, self._checkpoint)
-
-
-def _written(offset: Offset) -> Offset:
-    """An offset as it comes out of a checkpoint."""
-    read: Offset = json.loads(json.dumps(offset))
-    return read

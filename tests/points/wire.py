@@ -12,17 +12,14 @@ either direction after the stop. So it does not matter when the client notices.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-from spark_jetstream.testing.process import LOOPBACK, PortLease
+from tests.support.proxy import Frames, Link, WireProxy
 
 _CHUNK = 65536
-_SECONDS = 60.0
 _PING, _PONG = b"PING\r\n", b"PONG\r\n"
 
 
@@ -41,8 +38,8 @@ class Stop(NamedTuple):
     moment: Moment
 
 
-class PointWire:
-    """Forwards frames between clients and the server at `url`, from a thread of its own.
+class PointWire(WireProxy):
+    """Forwards frames between clients and the server at `url`.
 
     requests   the subjects of the requests that clients have made since `begin`
     stop       where the run ends, or None
@@ -50,30 +47,17 @@ class PointWire:
     """
 
     def __init__(self, url: str) -> None:
-        self._server = urlsplit(url)
-        self._lease = PortLease()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="point-wire", daemon=True
-        )
-        self._listener: asyncio.Server | None = None
-        self._links: set[_Link] = set()
+        super().__init__(url)
         self.stop: Stop | None = None
-        self._then: Callable[[], None] | None = None
-        self._flowing = asyncio.Event()
-        self._flowing.set()
-        self._error: BaseException | None = None
         self.stopped = False
         self.requests: list[str] = []
+        self._then: Callable[[], None] | None = None
+        self._error: BaseException | None = None
 
     @property
     def replied(self) -> bool:
         """Whether the client has the reply to the request of the stop."""
         return self.stopped and self.stop is not None and self.stop.moment is Moment.AFTER
-
-    @property
-    def url(self) -> str:
-        return f"nats://{LOOPBACK}:{self._lease.port}"
 
     @property
     def dead(self) -> bool:
@@ -104,55 +88,22 @@ class PointWire:
         if self._error is not None:
             raise self._error
 
-    def close(self) -> None:
-        """Close everything."""
-
-        async def end() -> None:
-            if self._listener is not None:
-                self._listener.close()
-            for link in list(self._links):
-                link.close()
-
-        self._call(end)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._lease.release()
-
     def __enter__(self) -> PointWire:
-        self._thread.start()
-
-        async def listen() -> None:
-            self._listener = await asyncio.start_server(self._serve, LOOPBACK, self._lease.port)
-
-        self._call(listen)
+        self.start()
         return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _call(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        asyncio.run_coroutine_threadsafe(step(), self._loop).result(_SECONDS)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._flowing.wait()
         if self.dead:
             writer.transport.abort()
             return
-        host, port = self._server.hostname or LOOPBACK, self._server.port or 4222
-        from_server, to_server = await asyncio.open_connection(host, port)
-        link = _Link(self, writer, to_server)
-        self._links.add(link)
-        pumps = [
-            asyncio.ensure_future(link.from_client(reader)),
-            asyncio.ensure_future(link.from_server(from_server)),
-        ]
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for pump in pumps:
-            pump.cancel()
-        link.close()
-        self._links.discard(link)
+        await super()._serve(reader, writer)
+
+    def _pumps(
+        self, link: Link, reader: asyncio.StreamReader, server: asyncio.StreamReader
+    ) -> list[Coroutine[Any, Any, None]]:
+        talk = _Talk(self, link)
+        return [talk.from_client(reader), talk.from_server(server)]
 
     def count(self, subject: str) -> Moment | None:
         """Note a request. Return when the run ends, if it ends at this one."""
@@ -168,7 +119,7 @@ class PointWire:
         if self._then is not None:
             self._flowing.clear()
         for link in list(self._links):
-            link.close()
+            link.close(flush=True)
         if self._then is not None:
             then = self._then
 
@@ -190,36 +141,26 @@ class _Request(NamedTuple):
     moment: Moment
 
 
-class _Link:
-    """One client's connection, and the one to the server that belongs to it."""
+class _Talk:
+    """The frames of one client's connection, and of the one to the server that belongs to it."""
 
-    def __init__(
-        self, wire: PointWire, client: asyncio.StreamWriter, server: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, wire: PointWire, link: Link) -> None:
         self._wire = wire
-        self._client = client
-        self._server = server
+        self._link = link
         self._numbers: dict[str, str] = {}  # of subscriptions, by subject
         self._asked: dict[str, int] = {}  # requests by their reply subject
         self._replied: dict[str, int] = {}  # replies by subject
         self._awaited: _Request | None = None
         self._pings = 0  # pings of clients that the server has not answered
-        self._closed = False
-
-    def close(self) -> None:
-        """Close both connections; what was written still goes out."""
-        self._closed = True
-        self._client.close()
-        self._server.close()
 
     async def from_client(self, reader: asyncio.StreamReader) -> None:
         frames = Frames((b"PUB ", b"HPUB "))
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
-                for frame in frames.feed(data):
-                    if self._closed or not await self._take(frame):
+                for frame in frames.cut(data):
+                    if self._link.closing or not await self._take(frame):
                         return
-                await self._server.drain()
+                await self._link.server.drain()
 
     async def _take(self, frame: bytes) -> bool:
         """Forward a frame of the client. Return false if no more is to be read."""
@@ -235,7 +176,7 @@ class _Link:
                 await self._end_at(frame, reply, moment)
                 return False
             self._asked[reply] = self._asked.get(reply, 0) + 1
-        self._server.write(frame)
+        self._link.server.write(frame)
         return True
 
     async def _end_at(self, frame: bytes, reply: str, moment: Moment) -> None:
@@ -243,22 +184,22 @@ class _Link:
         if moment is Moment.BEFORE:
             reply = ""
         else:
-            self._server.write(frame)
+            self._link.server.write(frame)
         self._awaited = _Request(reply, self._asked.get(reply, 0), moment)
         if not reply:
             # The server reads in order: its answer says that it has all that was sent.
-            self._server.write(_PING)
+            self._link.server.write(_PING)
         await asyncio.Event().wait()
 
     async def from_server(self, reader: asyncio.StreamReader) -> None:
         frames = Frames((b"MSG ", b"HMSG "))
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
-                for frame in frames.feed(data):
-                    if self._closed:
+                for frame in frames.cut(data):
+                    if self._link.closing:
                         return
                     self._pass_on(frame)
-                await self._client.drain()
+                await self._link.client.drain()
 
     def _pass_on(self, frame: bytes) -> None:
         """Forward a frame of the server, and end the run after it or in its place."""
@@ -270,10 +211,10 @@ class _Link:
         if words[0] in ("MSG", "HMSG"):
             self._replied[words[1]] = self._replied.get(words[1], 0) + 1
         if awaited is None or not is_awaited:
-            self._client.write(frame)
+            self._link.client.write(frame)
             return
         if awaited.moment is Moment.AFTER and awaited.reply:
-            self._client.write(frame)
+            self._link.client.write(frame)
         self._wire.end()
 
     def _is_reply(self, frame: bytes, request: _Request) -> bool:
@@ -292,28 +233,3 @@ class _Link:
 
 def _words(frame: bytes) -> list[str]:
     return frame.partition(b"\r\n")[0].decode("utf-8", "replace").split(" ")
-
-
-class Frames:
-    """Cuts one connection's bytes into protocol frames; those with a payload begin with `sized`."""
-
-    def __init__(self, sized: tuple[bytes, ...]) -> None:
-        self._sized = sized
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        self._buffer += data
-        while (end := self._end()) is not None:
-            frame = bytes(self._buffer[:end])
-            del self._buffer[:end]
-            yield frame
-
-    def _end(self) -> int | None:
-        line_end = self._buffer.find(b"\r\n")
-        if line_end < 0:
-            return None
-        end = line_end + 2
-        line = bytes(self._buffer[:line_end])
-        if line.startswith(self._sized):
-            end += int(line.rpartition(b" ")[2]) + 2
-        return end if end <= len(self._buffer) else None

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from spark_jetstream.sink import publisher
+from spark_jetstream.sink.window import InFlight, Window
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
-from tests.support.sinking import WINDOW, set_write_timing
+from tests.support.sinking import WINDOW, pass_ack_timeout, set_write_timing
 from tests.support.streams import MakeStream, Stream
 
 
@@ -72,16 +71,14 @@ def never_late(monkeypatch: pytest.MonkeyPatch, proxy: WireProxy) -> None:
 
     With a long `ackTimeout` nothing else is sent again then, however slow the machine is.
     """
-    send_due = publisher.Publisher._send_due
     known = 0
 
-    def pass_by(self: publisher.Publisher) -> None:
+    def late(window: Window) -> list[InFlight]:
         nonlocal known
-        lost, missing = proxy.dropped, self._window.unanswered
-        if missing and known + missing == lost:
-            known = lost
-            for flight in self._window.portions:
-                flight.sent = -math.inf
-        send_due(self)
+        lost, missing = proxy.dropped, window.unanswered
+        if not missing or known + missing != lost:
+            return []
+        known = lost
+        return window.portions
 
-    monkeypatch.setattr(publisher.Publisher, "_send_due", pass_by)
+    pass_ack_timeout(monkeypatch, late)

@@ -5,7 +5,6 @@ count their steps.
 from __future__ import annotations
 
 import re
-import secrets
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +21,7 @@ from tests.sink.histories import LAST_WINS, REFUSED, SHORT, Content, Fault, Plan
 from tests.support.keyed import CONFIG
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
-from tests.support.reading import wait_until
-from tests.support.sinking import Died, Seen, batches_of, seen_in
+from tests.support.sinking import Died, Seen, await_forgotten, batches_of, message_with_id, seen_in
 
 _here = threading.local()  # the attempt that runs in this thread
 _ID = re.compile(
@@ -145,11 +143,9 @@ class World:
                 self._admin.publish([self._message(name, "kept")])
 
     def _message(self, stream: str, subject: str) -> Message:
-        counter = (
-            [("Nats-Incr", "0")] if self._plan.streams[stream].get("allow_msg_counter") else []
-        )
-        return Message(
-            f"{stream.lower()}.{subject}", headers=[("Nats-Msg-Id", secrets.token_hex(8)), *counter]
+        counts = self._plan.streams[stream].get("allow_msg_counter")
+        return message_with_id(
+            f"{stream.lower()}.{subject}", *([("Nats-Incr", "0")] if counts else [])
         )
 
     def happen(self, fault: Fault) -> None:
@@ -206,10 +202,8 @@ class World:
             if config["duplicate_window"] == SHORT
         ]
         with self._lock:
-            probes = [self._message(name, "probe") for name in short if not self._limited]
-            first = [self._admin.publish([probe]) for probe in probes]
-            for probe, sequence in zip(probes, first, strict=True):
-                wait_until(lambda: self._admin.publish([probe]) != sequence, "ids are forgotten")  # noqa: B023
+            probes = {name: self._message(name, "probe") for name in short if not self._limited}
+            await_forgotten(self._admin, probes)
 
     def _limit(self, room: int | None) -> None:
         """Let the main stream have room for `room` messages more, or for any number (None).

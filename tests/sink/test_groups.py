@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import math
 import random
 import re
 from collections import Counter
@@ -29,12 +28,12 @@ from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.grouped import Grouped
 from spark_jetstream.sink.groups import sorted_out, whole_groups
 from spark_jetstream.sink.known_groups import questions
-from spark_jetstream.sink.publisher import Publisher as SinkPublisher
 from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.sender import Sender
 from spark_jetstream.sink.target import Target
 from spark_jetstream.sink.task import TaskWriter, WriteTask
+from spark_jetstream.sink.window import InFlight, Window
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import store, writer_of
 from tests.support.proxy import WireProxy
@@ -48,6 +47,7 @@ from tests.support.sinking import (
     batch,
     batches_of,
     forget,
+    pass_ack_timeout,
     read_rows,
     seen,
     seen_in,
@@ -70,19 +70,17 @@ def proxy(server: NatsServer) -> Iterator[WireProxy]:
 @pytest.fixture
 def only_the_lost_is_late(monkeypatch: pytest.MonkeyPatch, proxy: WireProxy) -> None:
     """As `never_late`, which counts rows, for groups whose answers are lost one at a time."""
-    send_due = SinkPublisher._send_due
     known = 0
 
-    def pass_by(self: SinkPublisher) -> None:
+    def late(window: Window) -> list[InFlight]:
         nonlocal known
-        groups = sum(int(flight.waiting.sum()) for flight in self._window.portions)
-        if groups == 1 and proxy.dropped > known:
-            known = proxy.dropped
-            for flight in self._window.portions:
-                flight.sent = -math.inf
-        send_due(self)
+        groups = sum(int(flight.waiting.sum()) for flight in window.portions)
+        if groups != 1 or proxy.dropped <= known:
+            return []
+        known = proxy.dropped
+        return window.portions
 
-    monkeypatch.setattr(SinkPublisher, "_send_due", pass_by)
+    pass_ack_timeout(monkeypatch, late)
 
 
 def made(server: NatsServer, admin: Publisher, **config: Any) -> Stream:

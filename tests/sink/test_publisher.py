@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import math
 import re
 import threading
 import time
@@ -22,12 +21,12 @@ import pytest
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
-from spark_jetstream.sink import publisher as publisher_module
 from spark_jetstream.sink.ledger_bucket import bucket_config
 from spark_jetstream.sink.order import Free
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.task import WriteTask
-from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
+from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT, InFlight
+from spark_jetstream.sink.window import Window as SinkWindow
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy, answer, is_answer
@@ -37,6 +36,7 @@ from tests.support.sinking import (
     Sink,
     batch,
     numbers,
+    pass_ack_timeout,
     payload,
     rows,
     seen,
@@ -347,20 +347,14 @@ class TestNobodyListens:
         self, nats_server: NatsServer, target: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The server then does not say that no stream has the subject: the rows get no answer at all."""
-        send_due = publisher_module.Publisher._send_due
 
-        def pass_by(self: publisher_module.Publisher) -> None:
-            # `ackTimeout` passes when all rows but these have their answers.
-            rows_in_flight = [
-                flight for flight in self._window.portions if not flight.portion.any_stream
-            ]
-            for flight in (
-                rows_in_flight if sum(flight.unanswered for flight in rows_in_flight) == 10 else ()
-            ):
-                flight.sent = -math.inf
-            send_due(self)
+        def late(window: SinkWindow) -> list[InFlight]:
+            # All rows but these have their answers.
+            rows_in_flight = [flight for flight in window.portions if not flight.portion.any_stream]
+            missing = sum(flight.unanswered for flight in rows_in_flight)
+            return rows_in_flight if missing == 10 else []
 
-        monkeypatch.setattr(publisher_module.Publisher, "_send_due", pass_by)
+        pass_ack_timeout(monkeypatch, late)
         sink = Sink(
             nats_server.url,
             ackTimeout=NEVER,

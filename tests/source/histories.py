@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.admin.streams import Streams
-from tests.source.kept import HOUR, Kept, Life
-from tests.source.modelled import Difference, Query
+from tests.model.stream import HOUR, Kept, Life
+from tests.source.expected import Difference
+from tests.source.modelled import Query
 from tests.support.publish import Message, Publisher
 
 TOKENS = ("a", "b", "c", "a.x", "b.x")

@@ -22,12 +22,13 @@ import pytest
 
 from spark_jetstream.buckets.stream import find_bucket
 from spark_jetstream.errors import DataLossError, OptionError, PermissionDenied
-from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source import as_of, probes
 from spark_jetstream.source.kinds import past
 from spark_jetstream.source.probes import ConsumerProbe
 from spark_jetstream.streams.leader import look
 from spark_jetstream.testing import NatsCluster
+from tests.model.filters import matches
 from tests.support import calls
 from tests.support.calls import BUCKET_ROWS, data_source, rows_of
 from tests.support.keyed import CONFIG, make_bucket, name_of
@@ -95,11 +96,10 @@ class Model:
     def table(self, revision: int, keys: str = ">") -> Table:
         """The table as it was."""
         last = {each.key: each for each in self.revisions if each.number <= revision}
-        matching = subject_pattern(keys.split(","))
         return {
             key: (each.number, each.value)
             for key, each in last.items()
-            if each.operation == "PUT" and matching.fullmatch(key)
+            if each.operation == "PUT" and matches(key, keys)
         }
 
     def kept(self) -> set[int]:
@@ -561,8 +561,10 @@ def may_refuse(model: Model, kept: set[int], revision: int, timed: bool, keys: s
     most = max(
         (sum(each.number <= revision for each in some) for some in of_key.values()), default=0
     )
-    matching, unseen = subject_pattern(keys.split(",")), not set("*>").isdisjoint(keys)
-    for key in filter(matching.fullmatch, keys.split(",") if not unseen else of_key):
+    unseen = not set("*>").isdisjoint(keys)
+    for key in of_key if unseen else keys.split(","):
+        if not matches(key, keys):
+            continue
         before = [each.number for each in of_key.get(key, []) if each.number <= revision]
         after = [each for each in of_key.get(key, []) if each.number > revision]
         if before:

@@ -4,7 +4,6 @@ query.
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from spark_jetstream.schema import (
     Column,
     arrow_schema,
 )
+from tests.model.query import written
 from tests.support.queries import Run, as_stored, refusal_in
 from tests.support.streams import Stored, Stream
 
@@ -144,12 +144,12 @@ class Query:
         self.options |= changed
         self._reader: Any = data_source(self.options).streamReader(self.schema)
         if self.end is None:
-            self.end = _written(self._reader.initialOffset())
+            self.end = written(self._reader.initialOffset())
         return self
 
     def step(self) -> list[Stored]:
         """The rows of the next micro-batch of a stream; none when there is nothing to read."""
-        end = _written(self._reader.latestOffset(self.end, self._reader.getDefaultReadLimit()))
+        end = written(self._reader.latestOffset(self.end, self._reader.getDefaultReadLimit()))
         new_rows = [
             as_stored(row) for row in rows_of(self._reader, self._reader.partitions(self.end, end))
         ]
@@ -179,9 +179,9 @@ class Query:
             reader.prepareForTriggerAvailableNow()
             # Spark makes one batch of a new query even when there is nothing to read.
             new = self.end is None
-            start = self.end or _written(reader.initialOffset())
+            start = self.end or written(reader.initialOffset())
             while (
-                end := _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+                end := written(reader.latestOffset(start, reader.getDefaultReadLimit()))
             ) != start or new:
                 new = False
                 number = len(run.batches)
@@ -197,12 +197,6 @@ class Query:
         finally:
             close_all()
         return run
-
-
-def _written(offset: dict[str, Any]) -> dict[str, Any]:
-    """An offset as it comes out of a checkpoint."""
-    read: dict[str, Any] = json.loads(json.dumps(offset))
-    return read
 
 
 def rows_of(reader: Any, partitions: Iterable[InputPartition]) -> Iterator[Row]:

@@ -49,6 +49,20 @@ def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: A
     return asyncio.run(run())
 
 
+def take(url: str, stream: str, consumer: str, count: int) -> list[int]:
+    """Let an application pull messages and acknowledge them; return their sequences."""
+
+    async def work(js: JetStreamContext) -> list[int]:
+        subscription = await js.pull_subscribe_bind(consumer=consumer, stream=stream)
+        taken = await subscription.fetch(count, timeout=60)
+        for message in taken:
+            await message.ack_sync(timeout=60)
+        await subscription.unsubscribe()
+        return [message.metadata.sequence.stream for message in taken]
+
+    return ask(url, work)
+
+
 def set_timing(monkeypatch: pytest.MonkeyPatch, **fields: float) -> None:
     """Give connections that are made from now on other times than those of `pool.timing`."""
     changed: dict[str, Any] = dict(fields)

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from spark_jetstream.protocol.stream import subject_pattern
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.testing.process import LOOPBACK, PortLease
+from tests.model.filters import contains, matches
 from tests.support.wire import frame
 
 CREATED = "2023-11-14T00:00:00Z"
@@ -87,6 +87,9 @@ class Honest(NamedTuple):
 
 
 Lie = Callable[[Honest], Iterable[bytes]]
+Reply = Mapping[str, Any]
+#: The reply of the API at a subject, or the function that makes it of the request.
+Replies = Mapping[str, Reply | Callable[[dict[str, Any]], Reply | None]]
 
 
 class HangUp(Exception):
@@ -103,6 +106,9 @@ class FakeJetStream:
     the next consumers has; later ones have all. `placed` has the servers of the next consumers,
     later ones do not say.
 
+    With `replies` it stands for another server, such as one of years ago. It then answers these
+    requests of the API, by their subjects. It keeps silent on others, and where the reply is None.
+
     `lies` has a lie for each stage that has one. A lie gets what an honest server sends, and yields
     what is sent in its place. The stages are:
 
@@ -113,7 +119,8 @@ class FakeJetStream:
     - ``publish``
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replies: Replies | None = None) -> None:
+        self.replies = replies
         self.unheard = 0
         self.lagging: list[int] = []
         self.placed: list[str] = []
@@ -132,7 +139,7 @@ class FakeJetStream:
         self._starts: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
-        self._patterns: dict[str, re.Pattern[str]] = {}
+        self._filters: dict[str, str] = {}
         self._before = Honest(b"", self.ended)
         self._threads[0].start()
 
@@ -166,6 +173,11 @@ class FakeJetStream:
     def count(self, what: str) -> int:
         """How many requests there were, by a part of their subject."""
         return sum(what in subject for subject, _ in self.asked)
+
+    @property
+    def subjects(self) -> list[str]:
+        """The subjects of all requests."""
+        return [subject for subject, _ in self.asked]
 
     # What it answers
 
@@ -222,11 +234,10 @@ class FakeJetStream:
         return [*answers, end_of_batch(len(sequences) - len(some), some[-1])]
 
     def _matching(self, request: dict[str, Any], last: int) -> Iterator[int]:
-        pattern = subject_pattern([request.get("next_by_subj", ">")])
+        pattern = request.get("next_by_subj", ">")
         for sequence in sorted(self.messages):
-            if request.get("seq", 1) <= sequence <= last and pattern.fullmatch(
-                self.messages[sequence]
-            ):
+            known = request.get("seq", 1) <= sequence <= last
+            if known and contains(pattern, self.messages[sequence]):
                 yield sequence
 
     def _head(self, sequence: int, stream: str, pending: int, previous: int) -> bytes:
@@ -286,9 +297,7 @@ class FakeJetStream:
         subscribed: dict[str, bytes],
     ) -> None:
         numbers = (
-            number
-            for pattern, number in subscribed.items()
-            if subject_pattern([pattern]).fullmatch(reply.decode())
+            number for pattern, number in subscribed.items() if contains(pattern, reply.decode())
         )
         sid = next(numbers, None)
         if sid is None:
@@ -309,7 +318,11 @@ class FakeJetStream:
         request = json.loads(body) if body.startswith(b"{") else {}
         self.asked.append((asked, request))
         stage, _, _ = asked.partition(".S")
-        if stage == "CONSUMER.MSG.NEXT" and self.unheard:
+        if self.replies is not None:
+            reply_to = self.replies.get(asked)
+            given = reply_to(request) if callable(reply_to) else reply_to
+            answers = [] if given is None else [self._json(plain, given)]
+        elif stage == "CONSUMER.MSG.NEXT" and self.unheard:
             self.unheard -= 1
             answers = [(plain.saying(b"", b"NATS/1.0 503\r\n\r\n"), b"")]
         elif stage == "CONSUMER.MSG.NEXT":
@@ -321,12 +334,16 @@ class FakeJetStream:
             ]
             self._before = plain
         else:
-            payload = json.dumps(self._reply(stage, asked, request)).encode()
-            answers = [(plain.saying(payload), payload)]
+            answers = [self._json(plain, self._reply(stage, asked, request))]
         frames = b"".join(frame for frame, _ in answers)
         self._say(
             wire, stage, plain._replace(frames=frames, payload=answers[0][1] if answers else b"")
         )
+
+    @staticmethod
+    def _json(plain: Honest, reply: Reply) -> tuple[bytes, bytes]:
+        payload = json.dumps(reply).encode()
+        return plain.saying(payload), payload
 
     def _reply(self, stage: str, asked: str, request: dict[str, Any]) -> dict[str, Any]:
         if stage == "INFO":
@@ -350,7 +367,7 @@ class FakeJetStream:
             filters = request["config"].get("filter_subjects") or [
                 request["config"].get("filter_subject", ">")
             ]
-            self._patterns[name] = subject_pattern(filters)
+            self._filters[name] = ",".join(filters)
             made = {
                 "stream_name": "S",
                 "name": name,
@@ -364,9 +381,11 @@ class FakeJetStream:
 
     def _due(self, name: str) -> list[int]:
         known = range(self._starts[name], self._ends[name] + 1)
-        matches = self._patterns[name].fullmatch
+        filters = self._filters[name]
         return sorted(
-            each for each, subject in self.messages.items() if each in known and matches(subject)
+            each
+            for each, subject in self.messages.items()
+            if each in known and matches(subject, filters)
         )
 
     def _deliver(
@@ -385,3 +404,29 @@ class FakeJetStream:
 def ack(sequence: int, delivery: int, pending: int, time: object = _STORED) -> bytes:
     """The reply subject of a message that a consumer of S delivers."""
     return f"$JS.ACK.S.c.1.{sequence}.{delivery}.{time}.{pending}".encode()
+
+
+@contextmanager
+def administered(
+    replies: Replies, **options: str
+) -> Iterator[tuple[FakeJetStream, JetStreamAdmin]]:
+    """Give a server with these replies, and a `JetStreamAdmin` that asks it."""
+    with FakeJetStream(replies) as fake, JetStreamAdmin(servers=fake.url, **options) as admin:
+        yield fake, admin
+
+
+def account(level: int) -> dict[str, Any]:
+    """The reply of INFO of a server with this level of the API."""
+    known = {"type": "io.nats.jetstream.api.v1.account_info_response", "api": {"level": level}}
+    return known if level else {"api": {}}
+
+
+def stream_info(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply of STREAM.INFO for an empty stream."""
+    state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
+    return {"config": config, "created": CREATED, "state": state}
+
+
+def consumer_info(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply of CONSUMER.INFO for consumer c of stream S."""
+    return {"stream_name": "S", "name": "c", "created": CREATED, "config": config}

@@ -6,24 +6,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from nats.js.client import JetStreamContext
-
-from spark_jetstream.client.connection import Connection, Question
-from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import PermissionDenied
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.interest_streams import LONG
-from tests.support.client import ask
+from tests.model.stream import look_at, present_in
+from tests.support import client
 from tests.support.publish import Message, Publisher
 from tests.support.reading import options
 from tests.support.streams import Stream
+from tests.support.watched import WatchedConnection
 
 Maker = Callable[..., Stream]
 RETENTIONS = ("limits", "interest", "workqueue")
@@ -32,64 +29,6 @@ SECOND = 1_000_000_000
 
 class Crash(BaseException):
     """The end of the process, as far as `Progress` can tell."""
-
-
-class Wire:
-    """The process's connection, which notes what is asked for.
-
-    `before` and `after` a request anything may happen.
-    """
-
-    def __init__(self, url: str, **given: str) -> None:
-        self.url = url
-        self.given = given
-        self.subjects: list[str] = []
-        self.before: Callable[[str], None] = lambda subject: None
-        self.after: Callable[[str], None] = lambda subject: None
-
-    def __call__(self, seconds: float) -> Connection:
-        return cast(Connection, self)
-
-    @property
-    def real(self) -> Connection:
-        return connect(options(self.url, **self.given), patience=10.0)
-
-    def api(self, subject: str, body: bytes, *, context: str, **_: Any) -> dict[str, Any]:
-        self.subjects.append(subject.removeprefix("$JS.API."))
-        self.before(self.subjects[-1])
-        reply = self.real.api(subject, body, context=context)
-        self.after(self.subjects[-1])
-        return reply
-
-    ask = api
-
-    def ask_all(self, questions: Sequence[Question], **given: Any) -> Any:
-        asked = [question.subject.removeprefix("$JS.API.") for question in questions]
-        for subject in asked:
-            self.subjects.append(subject)
-            self.before(subject)
-        replies = self.real.ask_all(questions, **given)
-        for subject in asked:
-            self.after(subject)
-        return replies
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def deny(self, request: str) -> None:
-        """Refuse requests whose subjects begin so, as for an account that may not publish there."""
-
-        def refuse(subject: str) -> None:
-            if subject.startswith(request):
-                raise PermissionDenied("not allowed", subject=subject)
-
-        self.before = refuse
-
-    def asked(self, work: Callable[[], None]) -> list[str]:
-        """Return the first two words of each request that `work` makes."""
-        before = len(self.subjects)
-        work()
-        return [".".join(subject.split(".")[:2]) for subject in self.subjects[before:]]
 
 
 class Run:
@@ -111,7 +50,7 @@ class Run:
         **given: str,
     ) -> None:
         self.stream = stream
-        self.wire = Wire(url or stream.url, **given)
+        self.wire = WatchedConnection(options(url or stream.url, **given))
         query = {"stream": stream.name, "durable": "query", "failOnDataLoss": str(fail)}
         query |= {"subjects": ",".join(filters)} if filters else {}
         self.progress = Progress(
@@ -191,27 +130,14 @@ def delete_consumer(stream: Stream, name: str = "query") -> None:
     stream.publisher.api(f"CONSUMER.DELETE.{stream.name}.{name}")
 
 
-def take(stream: Stream, name: str, count: int) -> None:
-    """Let an application pull messages and acknowledge them."""
-
-    async def work(js: JetStreamContext) -> None:
-        subscription = await js.pull_subscribe_bind(consumer=name, stream=stream.name)
-        for message in await subscription.fetch(count, timeout=60):
-            await message.ack_sync(timeout=60)
-        await subscription.unsubscribe()
-
-    ask(stream.url, work)
+def take(stream: Stream, name: str, count: int) -> list[int]:
+    """`client.take` from this stream."""
+    return client.take(stream.url, stream.name, name, count)
 
 
 def left(stream: Stream) -> list[int]:
     """The sequences that the stream still holds."""
-    state = stream.publisher.api(f"STREAM.INFO.{stream.name}", {"deleted_details": True})["state"]
-    gone = set(state.get("deleted") or ())
-    return [
-        sequence
-        for sequence in range(state["first_seq"], state["last_seq"] + 1)
-        if sequence not in gone
-    ]
+    return sorted(present_in(look_at(stream.publisher.api, stream.name)))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import asyncio
 import itertools
 import re
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -55,7 +55,7 @@ class WireProxy:
         self._listener: asyncio.Server | None = None
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._links: set[_Link] = set()
+        self._links: set[Link] = set()
         self._hook: Hook | None = None
         self._hook_error: Exception | None = None
         self._left: dict[str, int] = {}
@@ -275,16 +275,14 @@ class WireProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        link = _Link(task, writer)
+        link = Link(task, writer)
         self._links.add(link)
         self._count(connections=1)
         try:
             host, port = self._target.hostname or LOOPBACK, self._target.port or 4222
             server_reader, link.server = await asyncio.open_connection(host, port)
-            link.pumps = [
-                asyncio.create_task(self._from_client(reader, link.server)),
-                asyncio.create_task(self._from_server(server_reader, writer)),
-            ]
+            pumps = self._pumps(link, reader, server_reader)
+            link.pumps = [asyncio.create_task(pump) for pump in pumps]
             # Neither side lives on when the other one is gone.
             await asyncio.wait(link.pumps, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
@@ -297,6 +295,12 @@ class WireProxy:
             finally:  # `cut` may come here too
                 self._links.discard(link)
                 self._count()
+
+    def _pumps(
+        self, link: Link, reader: asyncio.StreamReader, server: asyncio.StreamReader
+    ) -> list[Coroutine[Any, Any, None]]:
+        """Return the coroutines that forward the bytes of the client, and those of the server."""
+        return [self._from_client(reader, link.server), self._from_server(server, link.client)]
 
     async def _from_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -365,27 +369,28 @@ class WireProxy:
             self._changed.notify_all()
 
 
-class _Link:
+class Link:
     """One client's connection and the one to the server that belongs to it."""
+
+    server: asyncio.StreamWriter
 
     def __init__(self, task: asyncio.Task[None], client: asyncio.StreamWriter) -> None:
         self.task = task
         self.client = client
-        self.server: asyncio.StreamWriter | None = None
         self.pumps: list[asyncio.Task[None]] = []
-        self._closing = False
+        self.closing = False
 
     def close(self, flush: bool) -> None:
         """Begin to close; the task of the link ends soon.
 
         `flush` lets both sides have what is buffered.
         """
-        if not self._closing:
-            self._closing = True
-            for writer in (self.client, self.server):
-                if writer is not None and flush:
+        if not self.closing:
+            self.closing = True
+            for writer in self._writers():
+                if flush:
                     writer.close()
-                elif writer is not None:
+                else:
                     writer.transport.abort()
             for pump in self.pumps:
                 pump.cancel()
@@ -396,23 +401,36 @@ class _Link:
         for pump in self.pumps:
             pump.cancel()
         await asyncio.gather(*self.pumps, return_exceptions=True)
-        for writer in (self.client, self.server):
-            if writer is not None:
-                writer.close()
-                with suppress(OSError):
-                    await writer.wait_closed()
+        for writer in self._writers():
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    def _writers(self) -> list[asyncio.StreamWriter]:
+        """The connections that are open: the server may be down."""
+        return [self.client, *([self.server] if hasattr(self, "server") else [])]
 
 
 class Frames:
-    """Cuts one connection's bytes into protocol frames; holds nothing back while there is no hook."""
+    """Cuts one connection's bytes into protocol frames; those with a payload begin with `sized`."""
 
-    def __init__(self) -> None:
+    def __init__(self, sized: tuple[bytes, ...] = (b"MSG ", b"HMSG ")) -> None:
+        self._sized = sized
         self._buffer = bytearray()
         self._sent = (
             0  # how much of the unfinished frame at the head of the buffer was forwarded already
         )
 
+    def cut(self, data: bytes) -> Iterator[bytes]:
+        """The frames that are whole with these bytes."""
+        self._buffer += data
+        while (end := self._end_of_frame(0)) is not None:
+            frame = bytes(self._buffer[:end])
+            del self._buffer[:end]
+            yield frame
+
     def feed(self, data: bytes, hook: Hook | None) -> bytes:
+        """The bytes to forward: whole frames for the hook, and all bytes while there is none."""
         self._buffer += data
         out: list[bytes] = []
         start = 0
@@ -436,7 +454,7 @@ class Frames:
             return None
         line = bytes(self._buffer[start:line_end])
         end = line_end + 2
-        if line.startswith((b"MSG ", b"HMSG ")):
+        if line.startswith(self._sized):
             size = line.rpartition(b" ")[2]
             end += int(size) + 2 if size.isdigit() else 0
         return end if end <= len(self._buffer) else None

@@ -6,7 +6,6 @@ their time is up, which `Pool.lapse` brings about at once.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ from spark_jetstream.schema import COLUMNS
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.shared.planner import SharedPlanner
 from spark_jetstream.source.shared.rows import SharedRows
+from tests.model.rows import Wrong
 from tests.support.progress import left
 from tests.support.reading import QUICK, connecting, wait_until
 from tests.support.streams import MakeStream, Stream
@@ -183,22 +183,14 @@ class SharedQuery:
 
 
 class Outcome:
-    """Which messages were lost, and which were processed twice."""
+    """Which messages were lost, and how many were processed twice, with either sink."""
 
     def __init__(self, queries: Iterable[SharedQuery], foreign: Iterable[int], all_: Iterable[int]):
-        queries, foreign, everything = list(queries), list(foreign), set(all_)
-        skipping = [
-            rows for query in queries for batch in query.idempotent.values() for rows in batch
-        ]
-        appending = [row for query in queries for row in query.plain]
-        self.lost = sorted(
-            sequence
-            for sink in (skipping, appending)
-            for sequence in everything - set(itertools.chain(sink, foreign))
-        )
-        self.twice = self._twice(skipping, foreign)
-        self.twice_plain = self._twice(appending, foreign)
-
-    @staticmethod
-    def _twice(sink: list[int], foreign: list[int]) -> int:
-        return sum(1 for count in Counter(itertools.chain(sink, foreign)).values() if count > 1)
+        skipping, appending = Counter(foreign), Counter(foreign)
+        for query in queries:
+            skipping.update(row for batch in query.idempotent.values() for row in batch)
+            appending.update(query.plain)
+        owed = Counter(all_)
+        wrong = [Wrong(found, owed, owed) for found in (skipping, appending)]
+        self.lost = sorted(sequence for each in wrong for sequence in each.missing)
+        self.twice, self.twice_plain = (len(each.repeated) for each in wrong)

@@ -5,6 +5,8 @@ rows.
 from __future__ import annotations
 
 import base64
+import itertools
+import math
 import re
 import secrets
 from collections import Counter
@@ -25,9 +27,11 @@ from spark_jetstream.sink.kinds.messages import MessageSink
 from spark_jetstream.sink.kinds.objects import ObjectSink
 from spark_jetstream.sink.kinds.table import sink_kind
 from spark_jetstream.sink.message_ids import WriteTask
+from spark_jetstream.sink.publisher import Publisher as SinkPublisher
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.row_reading import rows_of
 from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.window import InFlight, Window
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import QUICK, api, part_of, pulls, wait_until
 from tests.support.streams import Stream
@@ -145,6 +149,20 @@ def set_write_timing(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     monkeypatch.setattr(SinkKind, "timing", replace(SinkKind.timing, **fields))
 
 
+def pass_ack_timeout(
+    monkeypatch: pytest.MonkeyPatch, late: Callable[[Window], Iterable[InFlight]]
+) -> None:
+    """Let `ackTimeout` pass for the portions in a window that `late` names, and for no others."""
+    send_due = SinkPublisher._send_due
+
+    def pass_by(self: SinkPublisher) -> None:
+        for flight in late(self._window):
+            flight.sent = -math.inf
+        send_due(self)
+
+    monkeypatch.setattr(SinkPublisher, "_send_due", pass_by)
+
+
 def _fields(names: Iterable[str]) -> list[tuple[str, str]]:
     return [(name, KINDS[name][0]) for name in names]
 
@@ -239,14 +257,36 @@ def forget(
 
     Nothing is left of that but a gap. `headers` are what the stream demands of a message.
     """
-    probe = Message(
-        f"{prefix or stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8)), *headers]
-    )
-    first = publisher.publish([probe])
-    wait_until(
-        lambda: publisher.publish([probe]) != first, f"{stream} has forgotten its message ids"
-    )
+    probe = message_with_id(f"{prefix or stream}.probe", *headers)
+    await_forgotten(publisher, {stream: probe})
     publisher.api(f"STREAM.PURGE.{stream}", {"filter": probe.subject})
+
+
+def message_with_id(subject: str, *headers: tuple[str, str]) -> Message:
+    """A message with an id that no other message has."""
+    return Message(subject, headers=[("Nats-Msg-Id", secrets.token_hex(8)), *headers])
+
+
+def await_forgotten(
+    publisher: Publisher,
+    probes: Mapping[str, Message],
+    looked: Callable[[str, int], object] = lambda stream, look: None,
+) -> None:
+    """Wait until streams have forgotten all ids: each takes its probe once more.
+
+    `looked` is called with a stream that remembers its probe, and with the number of tries.
+    """
+    first = {stream: publisher.publish([probe]) for stream, probe in probes.items()}
+    for stream, probe in probes.items():
+        looks = itertools.count(1)
+
+        def forgotten() -> bool:
+            if publisher.publish([probe]) != first[stream]:  # noqa: B023
+                return True
+            looked(stream, next(looks))  # noqa: B023
+            return False
+
+        wait_until(forgotten, f"{stream} has forgotten its message ids")
 
 
 class Seen(NamedTuple):

@@ -4,12 +4,15 @@ server has of it now.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_jetstream.admin.streams import Streams
-from tests.support.client import ask
+from tests.model.filters import contains, matches
+from tests.model.query import Position
+from tests.support.client import take
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import wait_until
 from tests.support.streams import Stored, nanoseconds
@@ -18,30 +21,20 @@ HOUR = 3600 * 10**9
 LAST = 2**62
 
 
-def contains(wide: str, narrow: str) -> bool:
-    """Whether a filter matches a subject, or each subject that another filter matches."""
-    ours, theirs = wide.split("."), narrow.split(".")
-    for number, token in enumerate(ours):
-        if number == len(theirs) or (theirs[number] == ">" and token != ">"):
-            return False
-        if token == ">":
-            return True
-        if token not in ("*", theirs[number]):
-            return False
-    return len(ours) == len(theirs)
+def present_in(info: Mapping[str, Any]) -> set[int]:
+    """The sequences of the messages in a stream, from its STREAM.INFO with `deleted_details`."""
+    state = info["state"]
+    # An empty stream may have a first sequence that a purge was to take, and not list it as
+    # deleted.
+    if not state["messages"]:
+        return set()
+    whole = range(max(1, state["first_seq"]), state["last_seq"] + 1)
+    return set(whole) - set(state.get("deleted") or ())
 
 
-def matches(subject: str, filters: str) -> bool:
-    """Whether one of the filters matches; none are all."""
-    return not filters or any(contains(each, subject) for each in filters.split(","))
-
-
-class Position(NamedTuple):
-    """How far a query has read a stream, as its checkpoint says."""
-
-    next: int
-    created: str
-    last_timestamp: int = 0
+def look_at(ask: Callable[[str, dict[str, Any]], dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return the STREAM.INFO of a stream that `present_in` needs; `ask` asks the JetStream API."""
+    return ask(f"STREAM.INFO.{name}", {"deleted_details": True})
 
 
 @dataclass
@@ -126,13 +119,11 @@ class Kept:
     def __init__(
         self, url: str, publisher: Publisher, name: str, subject: str, config: dict[str, Any]
     ) -> None:
-        self.url, self.publisher, self.name, self.subject, self.config = (
-            url,
-            publisher,
-            name,
-            subject,
-            config,
-        )
+        self.url = url
+        self.publisher = publisher
+        self.name = name
+        self.subject = subject
+        self.config = config
         self.life: Life | None = None
         self.lives: dict[str, Life] = {}
         self._saved: tuple[Path, dict[str, Any], Life] | None = None
@@ -155,13 +146,10 @@ class Kept:
 
     def look(self) -> Life:
         """Ask the server which messages the stream has now."""
-        info = self.publisher.api(f"STREAM.INFO.{self.name}", {"deleted_details": True})
+        info = look_at(self.publisher.api, self.name)
         life = self.life = self.lives.setdefault(info["created"], Life(info["created"]))
         life.info = info
-        # An empty stream may have a first sequence that a purge was to take, and not list it as
-        # deleted.
-        there = range(life.first, life.last + 1) if info["state"]["messages"] else ()
-        life.present = set(there) - set(info["state"].get("deleted") or ())
+        life.present = present_in(info)
         return life
 
     def publish(self, message: Message) -> str:
@@ -185,15 +173,7 @@ class Kept:
 
     def acknowledge(self, consumer: str, most: int, filters: str) -> list[int]:
         """Let a consumer take messages; wait until those are gone that the query does not read."""
-
-        async def work(js: Any) -> list[int]:
-            subscription = await js.pull_subscribe_bind(consumer, self.name)
-            taken = await subscription.fetch(most)
-            for message in taken:
-                await message.ack_sync(timeout=60)
-            return [message.metadata.sequence.stream for message in taken]
-
-        acknowledged: list[int] = ask(self.url, work)
+        acknowledged = take(self.url, self.name, consumer, most)
         life = self.look()
         others = {n for n in acknowledged if not matches(life.stored[n].subject, filters)}
         wait_until(lambda: not others & self.look().present, f"{self.name} without {others}")
