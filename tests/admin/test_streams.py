@@ -34,9 +34,9 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import ORIGIN
 from tests.admin.conftest import Api, Fill
-from tests.admin.fake_api import administered, stream_info
 from tests.support.client import set_timing
 from tests.support.command import run_command
+from tests.support.fake_jetstream import administered, stream_info
 from tests.support.publish import Message, Publisher, Tap
 
 # -- create --
@@ -301,13 +301,11 @@ class _CountsForLong:
         return {**info, "state": counted, "total": 1, "offset": 0, "limit": 100_000}
 
 
-def test_subjects_are_counted_once(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subjects_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server would count again for each copy of the request, before it replies to the next one."""
     set_timing(monkeypatch, ask_again=0.05)
     answer = _CountsForLong()
-    with administered(nats_server.url, {"STREAM.INFO.S": answer}) as (_, admin):
+    with administered({"STREAM.INFO.S": answer}) as (_, admin):
         assert list(admin.streams.subjects("S")) == [("s.a", 2)]
         # The reply comes after those to all copies.
         admin.streams.load("S")
