@@ -3,9 +3,9 @@ grow.
 
 Planning is measured without Spark, over ten new messages in each stream. It is the work of the
 driver for a micro-batch: where the streams end, and which tasks that makes. A batch with many
-filters is compared with a consumer that has them. Reading is measured through Spark, in a stream of
-ten million messages, and so is the memory of the Python processes of a query with many
-micro-batches.
+filters is compared with a consumer that has them. A stream of a million subjects is planned, read
+and listed. Reading is measured through Spark, in a stream of ten million messages, and so is
+the memory of the Python processes of a query with many micro-batches.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks import source
+from benchmarks import source, subjects
 from benchmarks.environment import prepare_spark
 from benchmarks.load import fill
 from benchmarks.processes import (
@@ -31,20 +30,17 @@ from benchmarks.processes import (
     resident_megabytes,
     spark_jvm,
 )
-from benchmarks.tables import Table
+from benchmarks.tables import Table, write
 from spark_jetstream.bench import percentile
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.advice import READERS
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
-from spark_jetstream.streams.pull import PullSettings, RangeReader
 from spark_jetstream.testing import NatsServer
 
 SMALL, LARGE = 10_000, 10_000_000
-FILTERS, STREAMS = 100, 50
-SUBJECTS, GROUPS = 200_000, 4_000  # of a stream that is read with many filters
+STREAMS = (1, 10, 50, 300)
+PLANNED_FILTERS = (0, 1, 100, 300, 3_000)
 NEW = 10  # messages of a micro-batch
 _PAYLOAD = 20
 _WARM_UP = 2
@@ -79,7 +75,14 @@ def _planning(
     return taken
 
 
-def planning(server: NatsServer, times: int) -> None:
+def fill_long(server: NatsServer, stream: str, messages: int, filters: Sequence[int]) -> None:
+    """Make a stream that is planned with as many filters; as many subjects again match none."""
+    fill(server.url, stream, messages, subjects=2 * max(*filters, 1), payload_bytes=_PAYLOAD)
+
+
+def planning(
+    server: NatsServer, times: int, large: int, filters: Sequence[int], streams: Sequence[int]
+) -> None:
     """Print how long planning takes, by length of the stream, number of filters, and number of
     streams.
     """
@@ -94,114 +97,33 @@ def planning(server: NatsServer, times: int) -> None:
             "p99": ".1f",
         },
     )
-    several = [f"MANY{number}" for number in range(STREAMS)]
+    several = [f"MANY{number}" for number in range(max(streams))]
     for name in several:
         fill(server.url, name, 1_000, payload_bytes=_PAYLOAD)
-    for stream, messages in (("SMALL", SMALL), ("LARGE", LARGE)):
-        fill(server.url, stream, messages, subjects=2 * FILTERS, payload_bytes=_PAYLOAD)
-    time.sleep(30)  # the server writes its index of a long stream for a while
+    fill_long(server, "SMALL", SMALL, filters)
     cases = [
-        ([stream], messages, [f"{stream}.{number}" for number in range(filters)])
-        for stream, messages in (("SMALL", SMALL), ("LARGE", LARGE))
-        for filters in (0, 1, FILTERS)
+        ([stream], messages, [f"{stream}.{number}" for number in range(count)])
+        for stream, messages in (("SMALL", SMALL), ("LARGE", large))
+        for count in filters
     ]
-    cases += [(several[:count], 1_000, []) for count in (1, 10, STREAMS)]
-    for streams, messages, subjects in cases:
-        taken = _planning(server, streams, subjects, times)
+    cases += [(several[:count], 1_000, []) for count in streams]
+    for names, messages, chosen in cases:
+        taken = _planning(server, names, chosen, times)
         table.add(
-            len(streams), messages, len(subjects), statistics.median(taken), percentile(taken, 99)
+            len(names), messages, len(chosen), statistics.median(taken), percentile(taken, 99)
         )
 
 
-def filters(server: NatsServer, rounds: int) -> None:
-    """Print what planning and reading a batch takes, by the number of its filters, beside a
-    consumer that has them.
-    """
-    ways = ("consumer", "direct")
-    table = Table(
-        "filters",
-        f"a batch with wildcard filters on a stream of {SUBJECTS:,} messages and as many subjects, "
-        f"planned and read, {rounds} rounds; seconds",
-        **{
-            "filters": "s",
-            "a consumer alone": ".2f",
-            **dict.fromkeys(ways, ".2f"),
-            "consumer/alone": ".2f",
-        },
-    )
-    moved = {
-        "src": "FILTERED.*",
-        "dest": f"FILTERED.{{{{partition({GROUPS},1)}}}}.{{{{wildcard(1)}}}}",
-    }
-    whole = fill(
-        server.url,
-        "FILTERED",
-        SUBJECTS,
-        subjects=SUBJECTS,
-        payload_bytes=_PAYLOAD,
-        allow_direct=True,
-        subject_transform=moved,
-    )
-    for number in range(1 - _WARM_UP, rounds + 1):
-        for count in (1, 30, 300, 3_000):
-            subjects = tuple(f"FILTERED.{group}.*" for group in range(count))
-            alone = _seconds(partial(_consumed, server.url, replace(whole, subjects=subjects)))
-            taken = [_seconds(partial(_batch, server.url, subjects, way)) for way in ways]
-            table.add(str(count), alone, *taken, taken[0] / alone, counted=number > 0)
-    table.summarize(by="filters")
-
-
-def _seconds(work: Callable[[], int]) -> float:
-    began = time.perf_counter()
-    if not work():
-        raise RuntimeError("no message came")
-    return time.perf_counter() - began
-
-
-def _consumed(url: str, part: SequenceRange) -> int:
-    """Read what a consumer with the filters of a range delivers, and ask nobody whether that is
-    all.
-    """
-    options = SourceOptions.from_spark({"servers": url, "stream": part.stream}, streaming=False)
-    settings = PullSettings(
-        options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True
-    )
-    connection = connect(options.connection)
-    part = replace(part, count=None)
-    reader = RangeReader(lambda _: connection, part, settings, "bench", confirm=lambda *_: True)
-    return sum(len(run) for run in reader.read())
-
-
-def _batch(url: str, subjects: Sequence[str], read_with: str) -> int:
-    """Plan and read a batch, and return how many messages it has."""
-    given = {
-        "servers": url,
-        "stream": "FILTERED",
-        "subjects": ",".join(subjects),
-        "readWith": read_with,
-    }
-    options = SourceOptions.from_spark(given, streaming=False)
-    settings = PullSettings(
-        options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True
-    )
-    connection = connect(options.connection)
-    messages = 0
-    for part in Planner(options, lambda _: connection).batch_ranges():
-        for run in READERS[part.read_with](lambda _: connection, part, settings, "bench"):
-            messages += len(run)
-    return messages
-
-
-def reading(spark: SparkSession, server: NatsServer, rounds: int) -> None:
+def reading(spark: SparkSession, server: NatsServer, rounds: int, large: int) -> None:
     """Print what a message costs, by how many are read and by where in the stream they are."""
     table = Table(
         "reading",
-        f"batch reads of a stream of {LARGE:,} messages of {_PAYLOAD} B into noop, {rounds} rounds "
+        f"batch reads of a stream of {large:,} messages of {_PAYLOAD} B into noop, {rounds} rounds "
         f"after {_WARM_UP} that warm up; microseconds a message by the clock, and of CPU",
         **{"read": "s", **dict.fromkeys(("wall", "server", "Spark", "Python"), ".2f")},
     )
-    ranges = {"the first": (1, LARGE // 100), "the last": (LARGE - LARGE // 100 + 1, LARGE)}
-    ranges |= {"a tenth": (1, LARGE // 10), "all": (1, LARGE)}
+    ranges = {"the first": (1, large // 100), "the last": (large - large // 100 + 1, large)}
+    ranges |= {"a tenth": (1, large // 10), "all": (1, large)}
     for number in range(1 - _WARM_UP, rounds + 1):
         for label, (first, last) in ranges.items():
             options = {
@@ -265,9 +187,18 @@ def memory(spark: SparkSession, server: NatsServer, batches: int) -> None:
         query.stop()
 
 
-def main() -> None:
-    """Read the arguments and measure."""
+PARTS = ("planning", "filters", "subjects", "reading", "memory")
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+        help="the tables to measure (default all)",
+    )
     parser.add_argument(
         "--times", type=int, default=100, help="how often each case is planned (default 100)"
     )
@@ -275,14 +206,62 @@ def main() -> None:
     parser.add_argument(
         "--batches", type=int, default=2_000, help="micro-batches of the query (default 2000)"
     )
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=LARGE,
+        help=f"of the long stream (default {LARGE:,})",
+    )
+    parser.add_argument(
+        "--streams",
+        type=int,
+        nargs="+",
+        default=STREAMS,
+        help=f"of a planned query (default {' '.join(map(str, STREAMS))})",
+    )
+    parser.add_argument(
+        "--filters",
+        type=int,
+        nargs="+",
+        help="of a planned micro-batch and of a batch "
+        f"(default {' '.join(map(str, PLANNED_FILTERS))}, and {' '.join(map(str, subjects.FILTERS))})",
+    )
+    parser.add_argument(
+        "--subjects",
+        type=int,
+        default=subjects.SUBJECTS,
+        help=f"of the stream with many (default {subjects.SUBJECTS:,})",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the tables to this file"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    arguments = _arguments()
+    parts, rounds, large = arguments.only, arguments.rounds, arguments.messages
     prepare_spark()
     with NatsServer() as server:
-        planning(server, arguments.times)
-        filters(server, arguments.rounds)
-        with source.session() as spark:
-            reading(spark, server, arguments.rounds)
-            memory(spark, server, arguments.batches)
+        given = arguments.filters or PLANNED_FILTERS
+        if "planning" in parts or "reading" in parts:
+            fill_long(server, "LARGE", large, given)
+            time.sleep(30)  # the server writes its index of a long stream for a while
+        if "planning" in parts:
+            planning(server, arguments.times, large, given, arguments.streams)
+        if "filters" in parts:
+            subjects.many_filters(server, rounds, arguments.filters or subjects.FILTERS)
+        if "subjects" in parts:
+            subjects.many_subjects(server, rounds, arguments.subjects)
+        if "reading" in parts or "memory" in parts:
+            with source.session() as spark:
+                if "reading" in parts:
+                    reading(spark, server, rounds, large)
+                if "memory" in parts:
+                    memory(spark, server, arguments.batches)
+    if arguments.json is not None:
+        write(arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reads the CPU seconds and the peak memory of processes from /proc."""
+"""Reads CPU seconds, memory, threads and descriptors of processes from /proc."""
 
 from __future__ import annotations
 
@@ -50,6 +50,32 @@ def peak_megabytes(pid: int) -> float:
 def resident_megabytes(pid: int) -> float:
     """The memory that a process holds; 0 when it has ended."""
     return _status_megabytes(pid, "VmRSS")
+
+
+def proportional_megabytes(pid: int) -> float:
+    """The memory of a process, where a page that several share counts in parts; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
+
+
+def threads(pid: int) -> int:
+    """The threads of a process; 0 when it has ended."""
+    return _entries(pid, "task")
+
+
+def descriptors(pid: int) -> int:
+    """The files and sockets that a process has open; 0 when it has ended."""
+    return _entries(pid, "fd")
+
+
+def _entries(pid: int, folder: str) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/{folder}"))
+    except OSError:
+        return 0
 
 
 def _status_megabytes(pid: int, field: str) -> float:
