@@ -42,17 +42,25 @@ class Reading:
     forgets = False
 
     def __init__(
-        self, world: World, stops: Sequence[Stop] = (), *, retention: str, shared: bool = False
+        self,
+        world: World,
+        stops: Sequence[Stop] = (),
+        *,
+        retention: str,
+        shared: bool = False,
+        messages: int = MESSAGES,
     ) -> None:
         self.world = world
         self.stops = list(stops)
         self.name = self.stream = world.name()
         self.places: list[Place] = []  # the requests since the last stop
         self.ends: list[Place] = []  # the requests of the stops
+        self.noted: list[object] = []  # at each stop, the state that outlives the run
         self._left = list(stops)
         self._checkpoint = Checkpoint()
         self._published = False
         self._shared = shared
+        self._count = messages
         self.config: dict[str, Any] = {
             "name": self.name,
             "subjects": [f"{self.name}.>"],
@@ -90,7 +98,7 @@ class Reading:
     def _wanted(self) -> list[int]:
         """The sequences of the messages that the query reads."""
         step = 2 if self._shared else 1
-        return list(range(1, step * MESSAGES + 1, step))
+        return list(range(1, step * self._count + 1, step))
 
     def _begin(self) -> None:
         self.places = []
@@ -107,8 +115,14 @@ class Reading:
         if wire.stopped:
             assert wire.stop is not None
             self.ends.append(self.places[wire.stop.point - 1])
+            self.noted.append(self._outside())
         self._check_kept()
         return finished and not wire.stopped
+
+    def _outside(self) -> object:
+        """The state that outlives a run, but for that of the server."""
+        known = self._checkpoint
+        return self._published, len(known.planned), list(known.committed)
 
     def _read_all(self) -> None:
         """Do what one run of Spark does, as MicroBatchExecution.scala has it."""
@@ -151,7 +165,7 @@ class Reading:
     def _publish(self) -> None:
         tokens = ("a", "b") if self._shared else ("a",)
         messages = [Message(f"{self.name}.{token}", b"x") for token in tokens]
-        self.world.admin.publish(messages * MESSAGES)
+        self.world.admin.publish(messages * self._count)
         self._published = True
 
     def _check_kept(self) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.points import pairs as second_ends
 from tests.points.enumeration import visit_all
 from tests.points.writes import (
     Check,
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def portions(*sizes: int, first: int = 1) -> Callable[[str], list[pa.RecordBatch]]:
-    """Portions of so many rows, at two subjects; each row has its number as payload."""
+    """Portions of these sizes, at two subjects; each row has its number as payload."""
 
     def make(name: str) -> list[pa.RecordBatch]:
         made = []
@@ -183,16 +183,15 @@ QUICK = {
 }
 
 
-#: The writes whose pairs of ends `make points POINTS=pairs` visits; each takes minutes.
-IN_PAIRS = [
-    ("exactly-once", "a run ends", False),
-    ("exactly-once", "a run ends", True),
-    ("exactly-once", "a task ends", False),
-    ("exactly-once", "a task ends", True),
-    ("exactly-once, two tasks", "a task ends", False),
-    ("deduplicated", "a run ends", False),
-    ("at-least-once", "a run ends", False),
-]
+def _in_pairs() -> Iterator[tuple[str, str, bool]]:
+    """The cases whose pairs of ends `make points POINTS=pairs` visits."""
+    for name in WRITES:
+        if "tasks" not in name and "equal rows" not in name:
+            yield name, "a run ends", False
+        if name.startswith("exactly-once") and "equal rows" not in name:
+            yield name, "a task ends", False
+    for end in ("a run ends", "a task ends"):
+        yield "exactly-once", end, True
 
 
 def _cases() -> Iterator[Any]:
@@ -205,10 +204,10 @@ def _cases() -> Iterator[Any]:
         marks = () if quick else pytest.mark.full
         named = f"{name}, {end}, {_memory(forgets)}"
         yield pytest.param(name, end, forgets, False, id=named, marks=marks)
-    if os.environ.get("POINTS") == "pairs":
-        for name, end, forgets in IN_PAIRS:
+    if second_ends.VISITED:
+        for name, end, forgets in _in_pairs():
             named = f"{name}, {end} twice, {_memory(forgets)}"
-            yield pytest.param(name, end, forgets, True, id=named, marks=pytest.mark.full)
+            yield pytest.param(name, end, forgets, True, id=named, marks=second_ends.MARKS)
 
 
 def _memory(forgets: bool) -> str:

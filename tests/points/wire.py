@@ -76,6 +76,11 @@ class PointWire:
         return f"nats://{LOOPBACK}:{self._lease.port}"
 
     @property
+    def server_url(self) -> str:
+        """The way to the server past this wire."""
+        return self._server.geturl()
+
+    @property
     def dead(self) -> bool:
         """Whether the stop has happened, and nothing passes any more."""
         return self.stopped and self._then is None

@@ -122,7 +122,7 @@ class World:
         self.clock.now += WINDOW
 
     def _shorten(self, name: str, config: Mapping[str, Any], more: int) -> None:
-        """Give a stream the shortest window that the server takes, and so many nanoseconds more."""
+        """Give a stream the shortest window that the server takes, and `more` nanoseconds."""
         window = SECOND // 10 + more
         self.admin.api(f"STREAM.UPDATE.{name}", {**config, "duplicate_window": window})
 
@@ -161,6 +161,7 @@ class History:
         self.stream = write.stream.format(name=self.name)
         self.places: list[Place] = []  # the requests since the last stop
         self.ends: list[Place] = []  # the requests of the stops
+        self.noted: list[object] = []  # nothing outlives a run but the server's state
         self._left = list(stops)
         self._tasks_end = tasks_end
         self._cuts = cuts
