@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,14 +21,17 @@ Offset = dict[str, Any]
 
 @dataclass
 class Checkpoint:
-    """Spark's record of a query: the ends of planned batches, and the rows of committed ones."""
+    """Spark's record of a query: the ends of planned batches, and the rows of committed ones.
+
+    A row is a value of its first column.
+    """
 
     planned: list[tuple[Offset, Offset]] = field(default_factory=list)
-    committed: list[list[int]] = field(default_factory=list)
+    committed: list[list[Any]] = field(default_factory=list)
 
     @property
-    def sequences(self) -> list[int]:
-        return [sequence for batch in self.committed for sequence in batch]
+    def rows(self) -> list[Any]:
+        return [row for batch in self.committed for row in batch]
 
 
 class Reading:
@@ -68,7 +71,7 @@ class Reading:
             "retention": retention,
             "allow_direct": True,
         }
-        self._options = {
+        self._options: dict[str, str] = {
             **PATIENT,
             "servers": world.wire.url,
             "stream": self.name,
@@ -92,7 +95,7 @@ class Reading:
             yield
             self._begin()
         assert len(self.ends) == len(self.stops), f"a stop was not reached: {self.places}"
-        assert self._checkpoint.sequences == self._wanted()
+        assert self._checkpoint.rows == self._wanted()
         admin.api(f"STREAM.DELETE.{self.name}")
 
     def _wanted(self) -> list[int]:
@@ -125,19 +128,21 @@ class Reading:
         return self._published, len(known.planned), list(known.committed)
 
     def _read_all(self) -> None:
+        self._run_spark(self._options, self._checkpoint)
+
+    def _run_spark(self, options: Mapping[str, str], known: Checkpoint) -> None:
         """Do what one run of Spark does, as MicroBatchExecution.scala has it."""
-        known = self._checkpoint
-        reader: Any = data_source(self._options).streamReader(SEQUENCE)
+        reader: Any = data_source(options).streamReader(SEQUENCE)
         end: Offset
         if not known.planned:
-            start = _written(reader.initialOffset())
-            end = _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+            start = written(reader.initialOffset())
+            end = written(reader.latestOffset(start, reader.getDefaultReadLimit()))
             known.planned.append((start, end))
         if len(known.planned) > len(known.committed):
-            self._read_batch(reader)
+            self._read_batch(reader, known)
         while True:
             start = known.planned[-1][1]
-            end = _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+            end = written(reader.latestOffset(start, reader.getDefaultReadLimit()))
             if end == start and self._published:
                 return
             if end == start:
@@ -147,20 +152,19 @@ class Reading:
             # Spark tells the source of a batch when it has planned the next one.
             reader.commit(start)
             reader.open_planner().progress.settle()
-            self._read_batch(reader)
+            self._read_batch(reader, known)
 
-    def _read_batch(self, reader: Any) -> None:
+    def _read_batch(self, reader: Any, known: Checkpoint) -> None:
         """Read the last batch that was planned, and note that it is in the sink."""
-        parts = reader.partitions(*self._checkpoint.planned[-1])
+        parts = reader.partitions(*known.planned[-1])
         found = [
-            sequence
+            row
             for part in parts
             for rows in reader.read(part)
-            for sequence in rows.column(0).to_pylist()
+            for row in rows.column(0).to_pylist()
         ]
-        if self.world.processes.dead:
-            return
-        self._checkpoint.committed.append(found)
+        if not self.world.processes.dead:
+            known.committed.append(found)
 
     def _publish(self) -> None:
         tokens = ("a", "b") if self._shared else ("a",)
@@ -174,10 +178,10 @@ class Reading:
             return
         state = self.world.admin.api(f"STREAM.INFO.{self.name}", {"deleted_details": True})["state"]
         gone = {*range(1, state["first_seq"]), *(state.get("deleted") or ())}
-        assert gone <= set(self._checkpoint.sequences), (gone, self._checkpoint)
+        assert gone <= set(self._checkpoint.rows), (gone, self._checkpoint)
 
 
-def _written(offset: Offset) -> Offset:
+def written(offset: Offset) -> Offset:
     """An offset as it comes out of a checkpoint."""
     read: Offset = json.loads(json.dumps(offset))
     return read

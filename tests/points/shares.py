@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -13,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.source import offsets
-from tests.points.reads import Offset, Reading
+from tests.points.reads import Checkpoint, Offset, Reading, written
 from tests.points.wire import Stop
 from tests.points.writes import SECOND, World
 from tests.support.calls import data_source
@@ -58,7 +57,6 @@ class Sharing(Reading):
         for name in ("durable", "readWith"):
             del self._options[name]
         self._options["share"] = POOL
-        self.batches: list[list[bytes]] = []  # the rows of committed micro-batches
         self.foreign: list[bytes] = []  # the rows that another client has processed
         self.lost: list[bytes] = []
 
@@ -96,12 +94,12 @@ class Sharing(Reading):
         return JetStreamAdmin(servers=self.world.wire.server_url)
 
     def _check(self) -> None:
-        rows = [row for batch in self.batches for row in batch]
+        rows = self._checkpoint.rows
         assert self._wanted_rows - set(rows) <= {*self.foreign}
         assert seen_in(self.world.admin, self.name) == []
         if not self.lost:
             # The query itself has no message twice.
-            assert max(Counter(rows).values(), default=1) == 1, self.batches
+            assert max(Counter(rows).values(), default=1) == 1, self._checkpoint
 
     @property
     def _wanted_rows(self) -> set[bytes]:
@@ -112,39 +110,36 @@ class Sharing(Reading):
 
     # A run
 
-    def _outside(self) -> object:
-        return len(self._checkpoint.planned), list(self.batches)
-
-    def _read_all(self) -> None:
+    def _run_spark(self, options: Mapping[str, str], known: Checkpoint) -> None:
         """Do what one run of Spark does. It ends when nothing but its last batch is left."""
-        reader: Any = data_source(self._options).streamReader(DATA)
+        reader: Any = data_source(options).streamReader(DATA)
         try:
-            self._read_with(reader)
+            if len(known.planned) > len(known.committed):
+                self._read_batch(reader, known)
+            while not self._is_done(reader, known):
+                self._read_next(reader, known)
         finally:
             reader.stop()
 
-    def _read_with(self, reader: Any) -> None:
-        known = self._checkpoint
-        if len(known.planned) > len(self.batches):
-            self._read_batch(reader)
-        while not self._is_done(reader):
-            start = known.planned[-1][1] if known.planned else _written(reader.initialOffset())
-            end = _written(reader.latestOffset(start, reader.getDefaultReadLimit()))
-            assert end != start
-            if self.world.processes.dead:
-                return
-            known.planned.append((start, end))
-            if len(known.planned) > 1:
-                reader.commit(start)
-            self._read_batch(reader)
+    def _read_next(self, reader: Any, known: Checkpoint) -> None:
+        """Plan the next batch, and read it."""
+        start = known.planned[-1][1] if known.planned else written(reader.initialOffset())
+        end = written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+        assert end != start
+        if self.world.processes.dead:
+            return
+        known.planned.append((start, end))
+        if len(known.planned) > 1:
+            reader.commit(start)
+        self._read_batch(reader, known)
 
-    def _is_done(self, reader: Any) -> bool:
+    def _is_done(self, reader: Any, known: Checkpoint) -> bool:
         """Commit the last batch if the stream has no other messages. Return whether that is all."""
-        last = self.batches[-1] if self.batches else []
+        last = known.committed[-1] if known.committed else []
         if self._stored_rows - set(last):
             return False
-        if self.batches:
-            reader.commit(self._checkpoint.planned[-1][1])
+        if known.committed:
+            reader.commit(known.planned[-1][1])
         # A batch with a lost message is not acknowledged, and what is left of it comes again.
         return not self.lost or not self._stored_rows
 
@@ -152,23 +147,11 @@ class Sharing(Reading):
     def _stored_rows(self) -> set[bytes]:
         return {each.data for each in seen_in(self.world.admin, self.name)}
 
-    def _read_batch(self, reader: Any) -> None:
-        """Read the last batch that was planned, and note that it is in the sink."""
-        parts = reader.partitions(*self._checkpoint.planned[-1])
-        found = [
-            row
-            for part in parts
-            for rows in reader.read(part)
-            for row in rows.column(0).to_pylist()
-        ]
-        if not self.world.processes.dead:
-            self.batches.append(found)
-
     def _check_kept(self) -> None:
         """The stream has all messages that neither Spark nor another client has."""
         stored = self._stored_rows
-        done = {row for batch in self.batches for row in batch}
-        assert self._wanted_rows - stored <= done | {*self.foreign}, (stored, self.batches)
+        done = {*self._checkpoint.rows, *self.foreign}
+        assert self._wanted_rows - stored <= done, (stored, self._checkpoint)
 
     # Between two runs
 
@@ -252,9 +235,3 @@ class Sharing(Reading):
 def _sequences(offset: Offset, stream: str) -> tuple[int, ...]:
     """The sequences of the messages that an offset holds."""
     return offsets.Offset.from_json(offset).held[stream].sequences
-
-
-def _written(offset: Offset) -> Offset:
-    """An offset as it comes out of a checkpoint."""
-    read: Offset = json.loads(json.dumps(offset))
-    return read

@@ -11,7 +11,7 @@ import pytest
 
 from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.source.durable import consumer_state
-from spark_jetstream.source.durable.lazy_commit import LazyCommit
+from tests.points import one_thread
 from tests.points import pairs as second_ends
 from tests.points.enumeration import visit_all
 from tests.points.reads import MESSAGES, Reading
@@ -57,10 +57,7 @@ def test_each_end_of_a_query(
     """
     if not resets:
         monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_none(CONSUMER_RESET))
-    # Each commit ends within its call, so that no other request comes between those of a commit.
-    defaults = LazyCommit.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "wait", 300.0)
+    one_thread.commits(monkeypatch)
     messages = 2 if pairs else MESSAGES
     visited = visit_all(
         world,

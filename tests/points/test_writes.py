@@ -138,6 +138,15 @@ WRITES["exactly-once, two tasks"] = Write(
 WRITES["exactly-once, equal rows"] = Write(
     [portions(1, 1), portions(1, first=2)], each_once, {**TO, "delivery": "exactly-once"}
 )
+# A task ends when the others have done nothing yet, or everything.
+for order in ((0, 1, 2), (2, 1, 0)):
+    backwards = ", the last one first" if order[0] else ""
+    WRITES[f"exactly-once, three tasks{backwards}"] = Write(
+        [portions(1), portions(1, first=2), portions(1, first=3)],
+        each_once,
+        {**TO, "delivery": "exactly-once"},
+        order=order,
+    )
 VALUES = in_portions(
     {"key": ["a", "b"], "value": [b"1", b"2"]}, {"key": ["a", "c"], "value": [b"3", b"4"]}
 )
@@ -202,15 +211,15 @@ def _cases() -> Iterator[Any]:
         if not name.startswith("exactly-once"):
             quick = not forgets or name == "deduplicated"
         marks = () if quick else pytest.mark.full
-        named = f"{name}, {end}, {_memory(forgets)}"
+        named = f"{name}, {end}, {memory(forgets)}"
         yield pytest.param(name, end, forgets, False, id=named, marks=marks)
     if second_ends.VISITED:
         for name, end, forgets in _in_pairs():
-            named = f"{name}, {end} twice, {_memory(forgets)}"
+            named = f"{name}, {end} twice, {memory(forgets)}"
             yield pytest.param(name, end, forgets, True, id=named, marks=second_ends.MARKS)
 
 
-def _memory(forgets: bool) -> str:
+def memory(forgets: bool) -> str:
     return "the stream forgets" if forgets else "the stream remembers"
 
 
