@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -23,11 +24,19 @@ class NotOurs(Exception):
 
 
 class Log(list[T]):
-    """Entries of a checkpoint. Spark ends a run whose next entry another run has written."""
+    """Entries of a checkpoint. Spark ends a run whose next entry another run has written.
+
+    An entry is written after `wait` has returned.
+    """
 
     closed = False
 
+    def __init__(self, entries: Sequence[T], wait: Callable[[], None]) -> None:
+        super().__init__(entries)
+        self._wait = wait
+
     def append(self, entry: T) -> None:
+        self._wait()
         if self.closed:
             raise NotOurs
         super().append(entry)
@@ -40,6 +49,7 @@ class OvertakenReading(Reading):
     """
 
     _theirs: Checkpoint | None = None
+    _second_thread = 0
     _more = 0
 
     def _begin(self) -> None:
@@ -49,8 +59,8 @@ class OvertakenReading(Reading):
 
     def _read_all(self) -> None:
         ours = self._checkpoint
-        ours.planned = Log(ours.planned)
-        ours.committed = Log(ours.committed)
+        ours.planned = Log(ours.planned, self._wait)
+        ours.committed = Log(ours.committed, self._wait)
         try:
             super()._read_all()
         except (JetStreamError, NotOurs):
@@ -62,7 +72,21 @@ class OvertakenReading(Reading):
         if self._theirs is not None and (ours.planned.closed or ours.committed.closed):
             self._checkpoint = self._theirs
 
+    def _wait(self) -> None:
+        """Wait in the first run until the second one has ended, if it has begun.
+
+        The first run may go on for a step, when it stands still after a reply.
+        """
+        if threading.get_ident() != self._second_thread:
+            self.world.wire.rest()
+
+    def _publish(self) -> None:
+        self._wait()
+        if not self._published:
+            super()._publish()
+
     def _work_of_second(self) -> None:
+        self._second_thread = threading.get_ident()
         ours = self._checkpoint
         theirs = Checkpoint(list(ours.planned), list(ours.committed))
         self._run_second({**self._options, "servers": self.world.wire.server_url}, theirs)
@@ -126,6 +150,11 @@ class OvertakenSharing(OvertakenReading, Sharing):
     def _publish_more(self) -> None:
         self._publish_rows([b"5", b"6"])
         self._more = 2
+
+    @property
+    def _stored_rows(self) -> set[bytes]:
+        self._wait()
+        return super()._stored_rows
 
     @property
     def _wanted_rows(self) -> set[bytes]:

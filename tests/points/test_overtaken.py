@@ -16,8 +16,8 @@ from tests.points.writes import World
 
 log = logging.getLogger(__name__)
 
-#: Those for `make test`; each takes seconds.
-QUICK = ("exactly-once", Second.ATTEMPT, True), ("exactly-once", Second.RUN, False)
+#: The one for `make test`; each takes seconds.
+QUICK = ("exactly-once", Second.ATTEMPT, True)
 
 
 def _cases() -> Iterator[Any]:
@@ -28,7 +28,7 @@ def _cases() -> Iterator[Any]:
         if forgets and second is Second.QUERY:
             continue  # the ids of another stream
         named = f"{name}, {second.value}, {memory(forgets)}"
-        marks = () if (name, second, forgets) in QUICK else pytest.mark.full
+        marks = () if (name, second, forgets) == QUICK else pytest.mark.full
         yield pytest.param(name, second, forgets, id=named, marks=marks)
 
 
