@@ -97,7 +97,7 @@ class Overtaken(History):
         if self._second is Second.ATTEMPT:
             SecondWriter(self, "run-1").write(self._partition)
         elif self._second is Second.RUN:
-            SecondWriter(self, "another run").write_batch()
+            SecondWriter(self, "run-of-another-driver").write_batch()
         else:
             self._write_other_query()
         self._settle()

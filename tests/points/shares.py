@@ -204,7 +204,8 @@ class Sharing(Reading):
         info = admin.api(f"CONSUMER.INFO.{self.name}.{POOL}")
         delivered = info["delivered"]
         held = set()
-        if self._checkpoint.planned:
+        # The checkpoint's sequences may belong to other messages after a loss.
+        if self._checkpoint.planned and not self.lost:
             held = set(_sequences(self._checkpoint.planned[-1][1], self.name))
         for each in seen_in(admin, self.name):
             if each.sequence > delivered["stream_seq"]:

@@ -303,6 +303,8 @@ class _Link:
             return
         # A pong answers the ping of the wire, which the client has not sent.
         is_reply = bool(awaited.reply)
+        # Before the client has the reply: it may have nothing more to do.
+        self._wire.stopped = True
         if is_reply and awaited.moment is Moment.AFTER:
             self._client.write(frame)
         if not self._wire.pauses:
