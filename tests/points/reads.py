@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +20,17 @@ PATIENT = {"connectTimeout": "300s", "requestTimeout": "300s", "retryTimeout": "
 
 @dataclass
 class Checkpoint:
-    """Spark's record of a query: the ends of planned batches, and the rows of committed ones."""
+    """Spark's record of a query: the ends of planned batches, and the rows of committed ones.
+
+    A row is a value of its first column.
+    """
 
     planned: list[tuple[Offset, Offset]] = field(default_factory=list)
-    committed: list[list[int]] = field(default_factory=list)
+    committed: list[list[Any]] = field(default_factory=list)
 
     @property
-    def sequences(self) -> list[int]:
-        return [sequence for batch in self.committed for sequence in batch]
+    def rows(self) -> list[Any]:
+        return [row for batch in self.committed for row in batch]
 
 
 class Reading:
@@ -41,17 +44,25 @@ class Reading:
     forgets = False
 
     def __init__(
-        self, world: World, stops: Sequence[Stop] = (), *, retention: str, shared: bool = False
+        self,
+        world: World,
+        stops: Sequence[Stop] = (),
+        *,
+        retention: str,
+        shared: bool = False,
+        messages: int = MESSAGES,
     ) -> None:
         self.world = world
         self.stops = list(stops)
         self.name = self.stream = world.name()
         self.places: list[Place] = []  # the requests since the last stop
         self.ends: list[Place] = []  # the requests of the stops
+        self.noted: list[object] = []  # at each stop, the state that outlives the run
         self._left = list(stops)
         self._checkpoint = Checkpoint()
         self._published = False
         self._shared = shared
+        self._count = messages
         self.config: dict[str, Any] = {
             "name": self.name,
             "subjects": [f"{self.name}.>"],
@@ -59,7 +70,7 @@ class Reading:
             "retention": retention,
             "allow_direct": True,
         }
-        self._options = {
+        self._options: dict[str, str] = {
             **PATIENT,
             "servers": world.wire.url,
             "stream": self.name,
@@ -83,13 +94,13 @@ class Reading:
             yield
             self._begin()
         assert len(self.ends) == len(self.stops), f"a stop was not reached: {self.places}"
-        assert self._checkpoint.sequences == self._wanted()
+        assert self._checkpoint.rows == self._wanted()
         admin.api(f"STREAM.DELETE.{self.name}")
 
     def _wanted(self) -> list[int]:
         """The sequences of the messages that the query reads."""
         step = 2 if self._shared else 1
-        return list(range(1, step * MESSAGES + 1, step))
+        return list(range(1, step * self._count + 1, step))
 
     def _begin(self) -> None:
         self.places = []
@@ -106,20 +117,28 @@ class Reading:
         if wire.stopped:
             assert wire.stop is not None
             self.ends.append(self.places[wire.stop.point - 1])
+            self.noted.append(self._outside())
         self._check_kept()
         return finished and not wire.stopped
 
-    def _read_all(self) -> None:
-        """Do what one run of Spark does, as MicroBatchExecution.scala has it."""
+    def _outside(self) -> object:
+        """The state that outlives a run, but for that of the server."""
         known = self._checkpoint
-        reader: Any = data_source(self._options).streamReader(SEQUENCE)
+        return self._published, len(known.planned), list(known.committed)
+
+    def _read_all(self) -> None:
+        self._run_spark(self._options, self._checkpoint)
+
+    def _run_spark(self, options: Mapping[str, str], known: Checkpoint) -> None:
+        """Do what one run of Spark does, as MicroBatchExecution.scala has it."""
+        reader: Any = data_source(options).streamReader(SEQUENCE)
         end: Offset
         if not known.planned:
             start = written(reader.initialOffset())
             end = written(reader.latestOffset(start, reader.getDefaultReadLimit()))
             known.planned.append((start, end))
         if len(known.planned) > len(known.committed):
-            self._read_batch(reader)
+            self._read_batch(reader, known)
         while True:
             start = known.planned[-1][1]
             end = written(reader.latestOffset(start, reader.getDefaultReadLimit()))
@@ -132,25 +151,24 @@ class Reading:
             # Spark tells the source of a batch when it has planned the next one.
             reader.commit(start)
             reader.open_planner().progress.settle()
-            self._read_batch(reader)
+            self._read_batch(reader, known)
 
-    def _read_batch(self, reader: Any) -> None:
+    def _read_batch(self, reader: Any, known: Checkpoint) -> None:
         """Read the last batch that was planned, and note that it is in the sink."""
-        parts = reader.partitions(*self._checkpoint.planned[-1])
+        parts = reader.partitions(*known.planned[-1])
         found = [
-            sequence
+            row
             for part in parts
             for rows in reader.read(part)
-            for sequence in rows.column(0).to_pylist()
+            for row in rows.column(0).to_pylist()
         ]
-        if self.world.processes.dead:
-            return
-        self._checkpoint.committed.append(found)
+        if not self.world.processes.dead:
+            known.committed.append(found)
 
     def _publish(self) -> None:
         tokens = ("a", "b") if self._shared else ("a",)
         messages = [Message(f"{self.name}.{token}", b"x") for token in tokens]
-        self.world.admin.publish(messages * MESSAGES)
+        self.world.admin.publish(messages * self._count)
         self._published = True
 
     def _check_kept(self) -> None:
@@ -159,4 +177,4 @@ class Reading:
             return
         info = look_at(self.world.admin.api, self.name)
         gone = {*range(1, info["state"]["last_seq"] + 1)} - present_in(info)
-        assert gone <= set(self._checkpoint.sequences), (gone, self._checkpoint)
+        assert gone <= set(self._checkpoint.rows), (gone, self._checkpoint)

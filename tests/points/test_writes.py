@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.points import pairs as second_ends
 from tests.points.enumeration import visit_all
 from tests.points.writes import (
     Check,
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def portions(*sizes: int, first: int = 1) -> Callable[[str], list[pa.RecordBatch]]:
-    """Portions of so many rows, at two subjects; each row has its number as payload."""
+    """Portions of these sizes, at two subjects; each row has its number as payload."""
 
     def make(name: str) -> list[pa.RecordBatch]:
         made = []
@@ -138,6 +138,15 @@ WRITES["exactly-once, two tasks"] = Write(
 WRITES["exactly-once, equal rows"] = Write(
     [portions(1, 1), portions(1, first=2)], each_once, {**TO, "delivery": "exactly-once"}
 )
+# A task ends when the others have done nothing yet, or everything.
+for order in ((0, 1, 2), (2, 1, 0)):
+    backwards = ", the last one first" if order[0] else ""
+    WRITES[f"exactly-once, three tasks{backwards}"] = Write(
+        [portions(1), portions(1, first=2), portions(1, first=3)],
+        each_once,
+        {**TO, "delivery": "exactly-once"},
+        order=order,
+    )
 VALUES = in_portions(
     {"key": ["a", "b"], "value": [b"1", b"2"]}, {"key": ["a", "c"], "value": [b"3", b"4"]}
 )
@@ -183,16 +192,15 @@ QUICK = {
 }
 
 
-#: The writes whose pairs of ends `make points POINTS=pairs` visits; each takes minutes.
-IN_PAIRS = [
-    ("exactly-once", "a run ends", False),
-    ("exactly-once", "a run ends", True),
-    ("exactly-once", "a task ends", False),
-    ("exactly-once", "a task ends", True),
-    ("exactly-once, two tasks", "a task ends", False),
-    ("deduplicated", "a run ends", False),
-    ("at-least-once", "a run ends", False),
-]
+def _in_pairs() -> Iterator[tuple[str, str, bool]]:
+    """The cases whose pairs of ends `make points POINTS=pairs` visits."""
+    for name in WRITES:
+        if "tasks" not in name and "equal rows" not in name:
+            yield name, "a run ends", False
+        if name.startswith("exactly-once") and "equal rows" not in name:
+            yield name, "a task ends", False
+    for end in ("a run ends", "a task ends"):
+        yield "exactly-once", end, True
 
 
 def _cases() -> Iterator[Any]:
@@ -203,15 +211,15 @@ def _cases() -> Iterator[Any]:
         if not name.startswith("exactly-once"):
             quick = not forgets or name == "deduplicated"
         marks = () if quick else pytest.mark.full
-        named = f"{name}, {end}, {_memory(forgets)}"
+        named = f"{name}, {end}, {memory(forgets)}"
         yield pytest.param(name, end, forgets, False, id=named, marks=marks)
-    if os.environ.get("POINTS") == "pairs":
-        for name, end, forgets in IN_PAIRS:
-            named = f"{name}, {end} twice, {_memory(forgets)}"
-            yield pytest.param(name, end, forgets, True, id=named, marks=pytest.mark.full)
+    if second_ends.VISITED:
+        for name, end, forgets in _in_pairs():
+            named = f"{name}, {end} twice, {memory(forgets)}"
+            yield pytest.param(name, end, forgets, True, id=named, marks=second_ends.MARKS)
 
 
-def _memory(forgets: bool) -> str:
+def memory(forgets: bool) -> str:
     return "the stream forgets" if forgets else "the stream remembers"
 
 

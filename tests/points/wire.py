@@ -51,6 +51,7 @@ class PointWire(WireProxy):
         self.stop: Stop | None = None
         self.stopped = False
         self.requests: list[str] = []
+        self.pauses = False
         self._then: Callable[[], None] | None = None
         self._error: BaseException | None = None
 
@@ -60,19 +61,32 @@ class PointWire(WireProxy):
         return self.stopped and self.stop is not None and self.stop.moment is Moment.AFTER
 
     @property
+    def server_url(self) -> str:
+        """The way to the server past this wire."""
+        return self._target.geturl()
+
+    @property
     def dead(self) -> bool:
         """Whether the stop has happened, and nothing passes any more."""
         return self.stopped and self._then is None
 
-    def begin(self, stop: Stop | None, then: Callable[[], None] | None = None) -> None:
+    def begin(
+        self,
+        stop: Stop | None,
+        then: Callable[[], None] | None = None,
+        *,
+        pauses: bool = False,
+    ) -> None:
         """Count from 0 again, and end at this stop.
 
         With `then` only the connections end: it is called while no client can connect, and
-        afterwards they can. Without, nothing passes until the next `begin`.
+        afterwards they can. With `pauses` they do not end: nothing passes until `then` has
+        returned, and everything afterwards. Without `then`, nothing passes until the next `begin`.
         """
 
         async def begin() -> None:
             self.stop, self._then = stop, then
+            self.pauses = pauses
             self.stopped = False
             self.requests = []
 
@@ -132,6 +146,17 @@ class PointWire(WireProxy):
 
             self._going_on = self._loop.create_task(go_on())
 
+    async def pause(self) -> None:
+        """Let nothing pass until `then` has returned."""
+        assert self._then is not None
+        self.stopped = True
+        self._flowing.clear()
+        try:
+            await asyncio.to_thread(self._then)
+        except BaseException as error:  # noqa: BLE001 - `rest` raises it
+            self._error = error
+        self._flowing.set()
+
 
 class _Request(NamedTuple):
     """A request under way whose reply is awaited."""
@@ -152,18 +177,20 @@ class _Talk:
         self._replied: dict[str, int] = {}  # replies by subject
         self._awaited: _Request | None = None
         self._pings = 0  # pings of clients that the server has not answered
+        self._paused = asyncio.Event()  # set when the pause at a stop is over
 
     async def from_client(self, reader: asyncio.StreamReader) -> None:
         frames = Frames((b"PUB ", b"HPUB "))
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 for frame in frames.cut(data):
-                    if self._link.closing or not await self._take(frame):
+                    if self._link.closing:
                         return
+                    await self._take(frame)
                 await self._link.server.drain()
 
-    async def _take(self, frame: bytes) -> bool:
-        """Forward a frame of the client. Return false if no more is to be read."""
+    async def _take(self, frame: bytes) -> None:
+        """Forward a frame of the client. Does not return if the run ends at it."""
         words = _words(frame)
         if words[0] == "SUB":
             self._numbers[words[1]] = words[-1]
@@ -173,23 +200,25 @@ class _Talk:
             sizes = 1 if words[0] == "PUB" else 2
             reply = words[2] if len(words) == 3 + sizes else ""
             if moment := self._wire.count(words[1]):
-                await self._end_at(frame, reply, moment)
-                return False
+                await self._stop_at(frame, reply, moment)
+                return
             self._asked[reply] = self._asked.get(reply, 0) + 1
         self._link.server.write(frame)
-        return True
 
-    async def _end_at(self, frame: bytes, reply: str, moment: Moment) -> None:
-        """Forward the request at which the run ends, if the server is to have it, and no more."""
-        if moment is Moment.BEFORE:
-            reply = ""
-        else:
+    async def _stop_at(self, frame: bytes, reply: str, moment: Moment) -> None:
+        """Forward the request of the stop, if the server is to have it. Returns after a pause."""
+        before = self._asked.get(reply, 0)
+        self._asked[reply] = before + 1
+        awaited = "" if moment is Moment.BEFORE else reply
+        if moment is not Moment.BEFORE:
             self._link.server.write(frame)
-        self._awaited = _Request(reply, self._asked.get(reply, 0), moment)
-        if not reply:
+        self._awaited = _Request(awaited, before, moment)
+        if not awaited:
             # The server reads in order: its answer says that it has all that was sent.
             self._link.server.write(_PING)
-        await asyncio.Event().wait()
+        await self._paused.wait()
+        if moment is Moment.BEFORE:
+            self._link.server.write(frame)
 
     async def from_server(self, reader: asyncio.StreamReader) -> None:
         frames = Frames((b"MSG ", b"HMSG "))
@@ -198,24 +227,35 @@ class _Talk:
                 for frame in frames.cut(data):
                     if self._link.closing:
                         return
-                    self._pass_on(frame)
+                    await self._pass_on(frame)
                 await self._link.client.drain()
 
-    def _pass_on(self, frame: bytes) -> None:
-        """Forward a frame of the server, and end the run after it or in its place."""
+    async def _pass_on(self, frame: bytes) -> None:
+        """Forward a frame of the server, and stop after it or in its place."""
         awaited = self._awaited
         is_awaited = awaited is not None and self._is_reply(frame, awaited)
-        if frame == _PONG:
-            self._pings -= 1
         words = _words(frame)
         if words[0] in ("MSG", "HMSG"):
             self._replied[words[1]] = self._replied.get(words[1], 0) + 1
         if awaited is None or not is_awaited:
+            if frame == _PONG:
+                self._pings -= 1
             self._link.client.write(frame)
             return
-        if awaited.moment is Moment.AFTER and awaited.reply:
+        # A pong answers the ping of the wire, which the client has not sent.
+        is_reply = bool(awaited.reply)
+        # Before the client has the reply: it may have nothing more to do.
+        self._wire.stopped = True
+        if is_reply and awaited.moment is Moment.AFTER:
             self._link.client.write(frame)
-        self._wire.end()
+        if not self._wire.pauses:
+            self._wire.end()
+            return
+        self._awaited = None
+        await self._wire.pause()
+        if is_reply and awaited.moment is Moment.HELD:
+            self._link.client.write(frame)
+        self._paused.set()
 
     def _is_reply(self, frame: bytes, request: _Request) -> bool:
         """Whether a frame says that the server has the request at which the run ends."""

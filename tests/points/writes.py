@@ -69,7 +69,7 @@ class Write:
     `{name}` stands for the name of the case in `stream`, in options and in the configuration, and
     `{subject}` for the same in lower case, with which its subjects begin. `check` raises
     `AssertionError` if the stream does not hold what it must at the end, and `check_end` at the end
-    of each process.
+    of each process. The tasks run one after the other, in the `order` of their partitions if given.
     """
 
     tasks: Sequence[Callable[[str], list[pa.RecordBatch]]]
@@ -78,6 +78,7 @@ class Write:
     config: Mapping[str, Any] = field(default_factory=dict)
     check_end: Check | None = None
     stream: str = "{name}"
+    order: Sequence[int] = ()
 
 
 class World:
@@ -161,6 +162,7 @@ class History:
         self.stream = write.stream.format(name=self.name)
         self.places: list[Place] = []  # the requests since the last stop
         self.ends: list[Place] = []  # the requests of the stops
+        self.noted: list[object] = []  # nothing outlives a run but the server's state
         self._left = list(stops)
         self._tasks_end = tasks_end
         self._cuts = cuts
@@ -169,9 +171,9 @@ class History:
             "subjects": [f"{self.name.lower()}.>"],
             "storage": "memory",
             "duplicate_window": WINDOW * SECOND,
-            **_named(write.config, self.name),
+            **named(write.config, self.name),
         }
-        options = _named(write.options, self.name)
+        options = named(write.options, self.name)
         self.options = SinkOptions.from_spark(
             {**PATIENT, "servers": world.wire.url, **options}, streaming=True
         )
@@ -190,8 +192,12 @@ class History:
             yield
             self._begin()
         assert len(self.ends) == len(self.stops), f"a stop was not reached: {self.places}"
-        self.write.check(self, self._stored())
+        self.check()
         self.world.admin.api(f"STREAM.DELETE.{self.stream}")
+
+    def check(self) -> None:
+        """Check that the stream holds what it must at the end."""
+        self.write.check(self, self._stored())
 
     def _stored(self) -> list[Seen]:
         messages = seen_in(self.world.admin, self.stream)
@@ -229,27 +235,30 @@ class History:
         writer = self._do("start", start)
         if writer is None:
             return False
-        reports: list[TaskReport] = []
-        for partition, batches in enumerate(self.write.tasks):
+        reports: dict[int, TaskReport] = {}
+        for partition in self.write.order or range(len(self.write.tasks)):
+            batches = self.write.tasks[partition]
             task = WriteTask(f"q{self.name}", 0, partition, run=run)
 
             def attempt() -> TaskReport:
                 sent: SinkKind = pickle.loads(writer)
-                return sent.write(self._rows(batches), self._connect, task)  # noqa: B023
+                return sent.write(self.rows(batches), self._connect, task)  # noqa: B023
 
             while (report := self._do(f"task {partition}", attempt)) is None:
                 if not self._tasks_end:
                     return False
                 yield
                 self._begin()
-            reports.append(pickle.loads(pickle.dumps(report)))
+            reports[partition] = pickle.loads(pickle.dumps(report))
 
         def commit() -> int:
-            return dataset.finish(self._connect, task, reports, repeatable=True)
+            in_order = [reports[each] for each in sorted(reports)]
+            return dataset.finish(self._connect, task, in_order, repeatable=True)
 
         return self._do("commit", commit) is not None
 
-    def _rows(self, batches: Callable[[str], list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    def rows(self, batches: Callable[[str], list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """Yield the portions of a task, each a lease after the one before."""
         for number, batch in enumerate(batches(self.name)):
             if number:
                 # An attempt has to look again whether it owns its task, before the next portion.
@@ -301,7 +310,7 @@ def _subject(config: Mapping[str, Any]) -> str:
     return str(config["subjects"][0]).removesuffix(".>")
 
 
-def _named(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+def named(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return options or a configuration of the case with this name."""
 
     def filled(value: Any) -> Any:

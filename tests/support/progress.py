@@ -36,7 +36,8 @@ class Run:
     its connection.
 
     Other URLs than the stream's have another login, or lead elsewhere; `given` are connection
-    options. An interest stream of more than `longest` sequences is a long one.
+    options. An interest stream of more than `longest` sequences is a long one. Other runs are
+    `suspended` for that many seconds at most.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Run:
         fail: bool = True,
         patience: float = 15.0,
         longest: int = LONG,
+        suspended: float = 0.0,
         **given: str,
     ) -> None:
         self.stream = stream
@@ -57,6 +59,7 @@ class Run:
             Requests(self.wire, patience),
             SourceOptions.from_spark(query, streaming=True),
             longest=longest,
+            suspended=suspended,
         )
 
     def open(self, *, fresh: bool = True) -> Run:

@@ -11,6 +11,7 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
 from spark_jetstream.protocol.features import CONSUMER_RESET
+from spark_jetstream.protocol.units import parse_time
 
 _SECOND = 1_000_000_000
 
@@ -68,7 +69,8 @@ class ConsumerState:
     were pulled from the consumer (zero, unless another client uses it). ``run`` is the token of the
     run that has it, None when no query ever had it. ``level`` is the API level of the server that
     answered, 0 before 2.11. ``inactive_threshold`` is in seconds, 0 for none. ``purge`` is that of
-    a commit on a work queue that is not finished, None without a note.
+    a commit on a work queue that is not finished, None without a note. ``created`` is when the
+    consumer was created, in ns since the epoch by the server's clock, 0 if that is not known.
     """
 
     config: Mapping[str, Any]
@@ -79,6 +81,7 @@ class ConsumerState:
     level: int
     inactive_threshold: float
     purge: Purge | None = None
+    created: int = 0
 
     @classmethod
     def from_reply(cls, body: Mapping[str, Any], context: str) -> ConsumerState:
@@ -106,6 +109,7 @@ class ConsumerState:
             level=int(level),
             inactive_threshold=threshold / _SECOND,
             purge=Purge.noted(metadata),
+            created=parse_time(str(body.get("created", ""))),
         )
 
     @property

@@ -18,11 +18,15 @@ on an interest stream.
 | this run's | no | a commit | | continues |
 | this run's | yes | (1) or (3) | | continues; a commit deletes the stand-in |
 | another's, or nobody's | no | a run that ended | takes it over | raises |
-| another's | yes | (1) or (3) | takes it over; a commit deletes the stand-in | raises |
+| another's | yes | (1) or (3) | takes it over; a commit deletes the stand-in, later | raises |
 | none | yes | (2) | creates it at the stand-in | the same; raises if that is another run's |
 | none | no | its deletion | creates it; a loss unless `fresh` | creates it; a loss |
 | with another configuration | | another client's use | raises | raises |
 | with unknown deliveries | | another client's use | raises | raises |
+
+"Later" is when the stand-in is a minute old. A run that was suspended before (2) deletes the
+consumer when it wakes up, even that of a new run. Then its stand-in holds the position. Until then
+the new run commits nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +46,17 @@ from spark_jetstream.source.probes import probe_of
 
 log = logging.getLogger(__name__)
 
+SUSPENDED = 60.0
+"""Seconds for which an earlier run may be suspended between two requests of a commit."""
+
+_SECOND = 1_000_000_000  # nanoseconds
+
 
 class MovingProgress(StreamProgress):
     """A `StreamProgress` whose commits move the consumer.
 
-    `longest` is that of `interest_streams.is_long`.
+    `longest` is that of `interest_streams.is_long`. `suspended` is how old the stand-in of another
+    run must be, in seconds, before it is deleted.
     """
 
     def __init__(
@@ -56,6 +66,7 @@ class MovingProgress(StreamProgress):
         state: StreamSummary,
         *,
         longest: int = LONG,
+        suspended: float = SUSPENDED,
     ) -> None:
         super().__init__(consumers, options, state)
         self._longest = longest
@@ -66,6 +77,10 @@ class MovingProgress(StreamProgress):
         #: A stand-in may exist that an earlier run, or attempt, did not delete; until a commit
         #: deletes it.
         self._stand_in_is_left = False
+        self._suspended = int(suspended * _SECOND)
+        #: When another run created the stand-in that this run found beside the consumer, in ns by
+        #: the server's clock; 0 without one.
+        self._others_since = 0
         #: Where the last request moves the consumer. The server may have moved it although no reply
         #: came.
         self._moved_to = 0
@@ -80,6 +95,9 @@ class MovingProgress(StreamProgress):
         standing_in = self._consumers.info(self._stream, self._stand_in)
         self._stand_in_is_left = standing_in is not None
         if consumer is not None:
+            # Other streams keep a message that no consumer holds.
+            if standing_in is not None and state.retention == "interest":
+                self._others_since = standing_in.created
             consumer = self._take_over(state, consumer, fresh=fresh)
         elif standing_in is not None:
             # A run has ended between deleting the consumer and creating it again.
@@ -114,6 +132,8 @@ class MovingProgress(StreamProgress):
         # The caller's state may be from before an outage, in which the stream lost its tail.
         state = self._consumers.stream(self._stream)
         if self._stand_in_is_left:
+            if self._others_may_delete(state):
+                return
             # Only now: `_look` has shown that no earlier run is alive.
             self._delete_stand_in(long=is_long(state, self._longest))
         if not self._can_commit(state, next_sequence):
@@ -133,6 +153,15 @@ class MovingProgress(StreamProgress):
             self._moved_to = next_sequence
             self._remember(self._move(state, consumer, next_sequence))
         self._resumed = False
+
+    def _others_may_delete(self, state: StreamSummary) -> bool:
+        """Whether a suspended run may still delete the consumer in a commit that it has begun.
+
+        The messages that its stand-in holds stay until then, which does no harm.
+        """
+        if not self._others_since or not state.server_time:
+            return False
+        return state.server_time - self._others_since < self._suspended
 
     def _create(self, start: int | None = None) -> ConsumerState:
         return self._consumers.create(self._stream, self._name, self._since, start)

@@ -17,7 +17,7 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.fitness import refuses_commits
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.durable.consumers import DurableConsumers
-from spark_jetstream.source.durable.moving import MovingProgress
+from spark_jetstream.source.durable.moving import SUSPENDED, MovingProgress
 from spark_jetstream.source.durable.purging import PurgingProgress
 from spark_jetstream.source.durable.stream_progress import StreamProgress
 from spark_jetstream.source.interest_streams import LONG
@@ -40,13 +40,21 @@ class Progress:
     - `JetStreamError` when another run has taken the consumer over, or another client uses or moved
       it.
 
-    `longest` is that of `interest_streams.is_long`.
+    `longest` and `suspended` are those of `MovingProgress`.
     """
 
-    def __init__(self, requests: Requests, options: SourceOptions, *, longest: int = LONG) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        options: SourceOptions,
+        *,
+        longest: int = LONG,
+        suspended: float = SUSPENDED,
+    ) -> None:
         self._requests = requests
         self._options = options
         self._longest = longest
+        self._suspended = suspended
         # The token of this run is new with each object, so that an earlier run notices it.
         self._consumers = DurableConsumers(requests, options.subjects, run=uuid.uuid4().hex)
         #: The progress on each stream, from `open` on.
@@ -75,7 +83,13 @@ class Progress:
         if state.retention == "workqueue":
             progress = PurgingProgress(self._consumers, self._options, state)
         else:
-            progress = MovingProgress(self._consumers, self._options, state, longest=self._longest)
+            progress = MovingProgress(
+                self._consumers,
+                self._options,
+                state,
+                longest=self._longest,
+                suspended=self._suspended,
+            )
         progress.open(state, fresh=fresh)
         self._streams[state.name] = progress
 

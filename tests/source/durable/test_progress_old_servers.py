@@ -184,6 +184,29 @@ def test_another_run_begins_in_the_middle(run: Run, step: str) -> None:
         assert consumers(made) == ["query"]
 
 
+def test_a_suspended_run_deletes_the_consumer_of_the_next_run(run: Run) -> None:
+    """The stand-in, which the next run has kept, holds the messages meanwhile."""
+    made = run.stream
+    following = Run(made, suspended=60.0)
+    begun: list[str] = []
+
+    def follow(subject: str) -> None:
+        if subject == "CONSUMER.DELETE.S.query" and not begun:
+            begun.append(subject)
+            following.open(fresh=False).commit(6)
+            made.fill(2)
+
+    run.wire.before = follow
+    run.commit(6)
+    assert begun
+    assert kept(made) == (6, 12, 7)
+    with pytest.raises(JetStreamError, match="another run has taken over"):
+        following.check()
+    Run(made).open(fresh=False).commit(8)
+    assert kept(made) == (8, 12, 5)
+    assert consumers(made) == ["query"]
+
+
 def test_a_run_on_a_newer_server_removes_a_crashed_runs_stand_in(
     server: NatsServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
