@@ -173,12 +173,14 @@ def planned(
 
 def has_planner(query: StreamingQuery) -> bool | None:
     """Whether the planner of a query has started in time; None if that is not known yet."""
+    # Before the error, which Spark sets before the status of a query that has failed.
+    status = query.status["message"]
     if (error := query.exception()) is not None:
         if "failed to connect back" in str(error):
             print("a planner was too slow, so its query starts again", flush=True)
             return False
         raise error
-    return None if query.status["message"].startswith("Initializing") else True
+    return None if status.startswith("Initializing") else True
 
 
 def no_planner() -> RuntimeError:

@@ -27,7 +27,7 @@ FILTERS = (1, 30, 300, 3_000)
 FILTERED, GROUPS = 200_000, 4_000  # subjects of a stream that is read with many filters
 SUBJECTS, SPREAD_GROUPS = 1_000_000, 1_000  # of a stream with one message of each
 _PAYLOAD = 20
-_WARM_UP = 1
+_WARM_UP = 1  # rounds that do not count
 
 
 def many_filters(server: NatsServer, rounds: int, counts: Sequence[int]) -> None:
@@ -173,5 +173,6 @@ def _tasks(url: str, subjects: Sequence[str]) -> int:
 
 def _listed(url: str, subject: str) -> int:
     """List the subjects of the stream with their messages, and return how many these are."""
-    with JetStreamAdmin(servers=url) as admin:
+    # A server that counts a million subjects replies after seconds.
+    with JetStreamAdmin(servers=url, requestTimeout="300s") as admin:
         return sum(messages for _, messages in admin.streams.subjects("SPREAD", subject))
