@@ -95,7 +95,10 @@ class Overtaken(History):
         self.world.clock.now += LEASE
         self._settle()
         if self._second is Second.ATTEMPT:
-            SecondWriter(self, "run-1").write(self._partition)
+            writer = SecondWriter(self, "run-1")
+            # As the driver has done, whose writer the attempt gets.
+            writer.start()
+            writer.write(self._partition)
         elif self._second is Second.RUN:
             SecondWriter(self, "run-of-another-driver").write_batch()
         else:
@@ -128,9 +131,13 @@ class SecondWriter:
         names = write.tasks[0](history.name)[0].schema.names
         self._dataset = dataset_of(self._options, names)
 
+    def start(self) -> None:
+        """Do what the driver does before the first task."""
+        self._dataset.start(self._connect)
+
     def write_batch(self) -> None:
         """Do all that a run does."""
-        self._dataset.start(self._connect)
+        self.start()
         reports = [self.write(partition) for partition in range(len(self._history.write.tasks))]
         self._dataset.finish(self._connect, self._task(0), reports, repeatable=True)
 
