@@ -456,6 +456,19 @@ def test_links_have_targets(page: Path) -> None:
     assert broken == []
 
 
+def test_docstrings_name_headings_that_exist() -> None:
+    """As in: docs/delivery.md ("Message ids") lists the parts of an id."""
+    named = re.compile(r'docs/([\w-]+\.md)(?:,| [a-z ]*\()\s?"([A-Z][^"]+)"')
+    found = [
+        (file.name, page, heading)
+        for file in (ROOT / "spark_jetstream").rglob("*.py")
+        for page, heading in named.findall(" ".join(file.read_text("utf-8").split()))
+    ]
+    assert len(found) > 10
+    for file, page, heading in found:
+        assert slug(heading) in anchors(ROOT / "docs" / page), (file, page, heading)
+
+
 def test_the_readme_has_no_relative_links() -> None:
     # An index page shows the README without the files around it.
     assert [link for link in links(ROOT / "README.md") if not re.match(r"https://|#", link)] == []
