@@ -176,8 +176,9 @@ def report(
     for heading in ("flights", "departed", "arrived", *(name for name, _, _ in PARTS_OF_DAY)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     by_flights = _by_carrier(delays).sort_values("flights", ascending=False, kind="stable")
-    for carrier, total in by_flights.iterrows():
-        hours = delays.loc[carrier]
+    for key, total in by_flights.iterrows():
+        carrier = str(key)
+        hours = delays.loc[[carrier]].droplevel(0)
         parts = []
         for _, first, end in PARTS_OF_DAY:
             part = hours[(hours.index >= first) & (hours.index < end)].sum()
@@ -185,7 +186,7 @@ def report(
         table.add_row(
             # All columns fit a terminal of 80 columns, because the names have no company form:
             # test_demo.py, test_the_report_fits_a_terminal_of_80_columns_and_40_lines.
-            _COMPANY.sub("", names.get(str(carrier), str(carrier))),
+            _COMPANY.sub("", names.get(carrier, carrier)),
             f"{total['flights']:,.0f}",
             _mean(total["departure_minutes"], total["departed"]),
             _mean(total["arrival_minutes"], total["arrived"]),

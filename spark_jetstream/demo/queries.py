@@ -301,5 +301,5 @@ def read_back(spark: SparkSession, url: str) -> Stored:
         )
     )
     rows = pd.DataFrame.from_records(sums.collect(), columns=sums.columns, index="subject")
-    examples = rows.pop("example").to_dict()
+    examples = {str(subject): text for subject, text in rows.pop("example").items()}
     return Stored(rows, examples, time.monotonic() - began)

@@ -19,7 +19,9 @@ PREFIX = b"q.7."
 A, B, C = (letter * 24 for letter in (b"a", b"b", b"c"))
 
 
-def stored(*messages: tuple[bytes, int], marks: Sequence[int] = (), own: bool = False) -> StoredIds:
+def stored(
+    *messages: tuple[bytes, int], marks: Sequence[int | np.uint8] = (), own: bool = False
+) -> StoredIds:
     """The messages of a stream, by id and sequence."""
     found = StoredIds(PREFIX, own=own)
     ids, sequences = zip(*messages, strict=True)
