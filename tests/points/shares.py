@@ -117,7 +117,8 @@ class Sharing(Reading):
         try:
             if len(known.planned) > len(known.committed):
                 self._read_batch(reader, known)
-            while not self._is_done(reader, known):
+            # A process that has ended may make no request at which it would notice.
+            while not self.world.processes.dead and not self._is_done(reader, known):
                 self._read_next(reader, known)
         finally:
             reader.stop()
