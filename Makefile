@@ -67,7 +67,7 @@ test-all: $(DOCS) $(RECIPES) $(RELEASE) compat-sparks ## Run all tests: every ki
 histories: $(INSTALLED) ## Compare source and sink with models, over histories of small events that seeds make
 	@$(PY) $(PYTEST) --numprocesses 3 tests/source/test_histories.py tests/sink/test_histories.py
 
-# POINTS=pairs also ends the run that goes on, at each of its requests: half an hour more.
+# POINTS=pairs also ends the run that goes on, at each of its requests: more than an hour.
 points: $(INSTALLED) ## End writes and queries at each of their requests in turn, and count what is stored and read
 	@POINTS=$(POINTS) $(PY) -m pytest -q -o log_cli=true -o log_cli_level=WARNING tests/points
 
