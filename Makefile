@@ -69,7 +69,7 @@ histories: $(INSTALLED) ## Compare source and sink with models, over histories o
 
 # POINTS=pairs also ends the run that goes on, at each of its requests: more than an hour.
 points: $(INSTALLED) ## End writes and queries at each of their requests in turn, and count what is stored and read
-	@POINTS=$(POINTS) $(PY) -m pytest -q -o log_cli=true -o log_cli_level=WARNING tests/points
+	@POINTS=$(or $(POINTS),each) $(PY) -m pytest -q -o log_cli=true -o log_cli_level=WARNING tests/points
 
 # CHAOS_FAULTS=500 CHAOS_SEED=7 runs as many faults, from that seed on; CHAOS_LONGEST=70 freezes servers for up to 70 s.
 chaos: $(INSTALLED) ## Break servers, wires and Spark in turn under load, and check that no message is lost or comes twice

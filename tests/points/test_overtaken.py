@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.points import pairs
 from tests.points.enumeration import visit_all
 from tests.points.overtaken import Overtaken, Second
 from tests.points.test_writes import WRITES, memory
@@ -16,7 +17,7 @@ from tests.points.writes import World
 
 log = logging.getLogger(__name__)
 
-#: The one for `make test`; each takes seconds.
+#: The one that `make test` visits.
 QUICK = ("exactly-once", Second.ATTEMPT, True)
 
 
@@ -27,9 +28,10 @@ def _cases() -> Iterator[Any]:
             continue
         if forgets and second is Second.QUERY:
             continue  # the ids of another stream
-        named = f"{name}, {second.value}, {memory(forgets)}"
-        marks = () if (name, second, forgets) == QUICK else pytest.mark.full
-        yield pytest.param(name, second, forgets, id=named, marks=marks)
+        quick = (name, second, forgets) == QUICK
+        if quick or pairs.ALL:
+            named = f"{name}, {second.value}, {memory(forgets)}"
+            yield pytest.param(name, second, forgets, id=named, marks=() if quick else pairs.LONG)
 
 
 @pytest.mark.parametrize(("name", "second", "forgets"), list(_cases()))

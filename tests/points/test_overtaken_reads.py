@@ -11,7 +11,7 @@ import pytest
 
 from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.source.durable import consumer_state
-from tests.points import one_thread
+from tests.points import one_thread, pairs
 from tests.points.enumeration import visit_all
 from tests.points.overtaken_reads import OvertakenReading, OvertakenSharing, SecondReader
 from tests.points.test_reads import RETENTIONS
@@ -31,8 +31,8 @@ def _cases() -> Iterator[Any]:
     for retention, resets in itertools.product(RETENTIONS, (True, False)):
         named = f"{retention}, {'with' if resets else 'without'} CONSUMER.RESET"
         quick = resets and retention == "interest"
-        marks = () if quick else pytest.mark.full
-        yield pytest.param(retention, resets, id=named, marks=marks)
+        if quick or pairs.ALL:
+            yield pytest.param(retention, resets, id=named, marks=() if quick else pairs.LONG)
 
 
 @pytest.mark.parametrize(("retention", "resets"), list(_cases()))

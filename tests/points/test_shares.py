@@ -15,11 +15,11 @@ from tests.points.writes import World
 log = logging.getLogger(__name__)
 
 
-#: Each takes seconds.
 QUICK = (Between.NOTHING, Between.RESET)
 BETWEEN = [
-    pytest.param(each, id=each.value, marks=() if each in QUICK else pytest.mark.full)
+    pytest.param(each, id=each.value, marks=() if each in QUICK else second_ends.LONG)
     for each in Between
+    if second_ends.ALL or each in QUICK
 ]
 
 
