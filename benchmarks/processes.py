@@ -44,21 +44,17 @@ def command(pid: int) -> str:
 
 def peak_megabytes(pid: int) -> float:
     """The most memory a process ever held; 0 when it has ended."""
-    return _status_megabytes(pid, "VmHWM")
+    return _megabytes(pid, "status", "VmHWM")
 
 
 def resident_megabytes(pid: int) -> float:
     """The memory that a process holds; 0 when it has ended."""
-    return _status_megabytes(pid, "VmRSS")
+    return _megabytes(pid, "status", "VmRSS")
 
 
 def proportional_megabytes(pid: int) -> float:
     """The memory of a process, where a page that several share counts in parts; 0 when it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
+    return _megabytes(pid, "smaps_rollup", "Pss:")
 
 
 def threads(pid: int) -> int:
@@ -78,14 +74,13 @@ def _entries(pid: int, folder: str) -> int:
         return 0
 
 
-def _status_megabytes(pid: int, field: str) -> float:
+def _megabytes(pid: int, file: str, field: str) -> float:
+    """Return a field of a file of the process; 0 when it has ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
         return 0.0
-    return next(
-        (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(field)), 0.0
-    )
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(field)), 0.0)
 
 
 class Cpu:
