@@ -186,7 +186,10 @@ def filter_fault(
 
 
 def _holds(api: Api, stream: str, subject: str, context: str) -> bool:
-    """Return whether a stream holds messages on a subject, which it may not store any more."""
+    """Return whether a stream holds messages on a subject, which it may not store any more.
+
+    The caller has loaded the stream just now, so that it has a leader, which replies.
+    """
     request = {"subjects_filter": subject}
     info = api.reply(StreamInfo, jsapi.STREAM_SUBJECTS, request, context=context, stream=stream)
     return bool(info.state.subjects)

@@ -210,8 +210,13 @@ def _parts(schema: Any, field: str, *, aliases: bool) -> list[tuple[Any, str]] |
     return [
         (member["type"], f"{path}{name}")
         for member in schema["fields"]
-        for name in (member["name"], *(member.get("aliases", ()) if aliases else ()))
+        for name in _names(member, aliases=aliases)
     ]
+
+
+def _names(member: Mapping[str, Any], *, aliases: bool) -> list[str]:
+    """Return the name of a field, with its aliases if they count."""
+    return [member["name"], *(member.get("aliases", ()) if aliases else ())]
 
 
 def _listed(logical_types: set[str]) -> str:

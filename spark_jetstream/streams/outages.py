@@ -1,7 +1,6 @@
 """Attempts of a reader, one after the other, until its range has ended: `through_outages`.
 
-docs/architecture.md has the rules ("Outages"). All readers of this package and a
-watch use it.
+docs/architecture.md has the rules ("Outages"). All readers of this package and a watch use it.
 
 | an attempt | `through_outages` |
 |---|---|
@@ -104,15 +103,22 @@ def through_outages(
             elif outage is None:
                 outage = begun_outage(error, attempt)
             if outage.expired:
-                raise OutageError(
-                    f"{doing} {reader.part.stream} at sequence {reader.next} got no further for "
-                    f"{retry_timeout:g} s {advice.RETRY_TIMEOUT}: {error}"
-                ) from error
+                raise _too_long(reader, retry_timeout, doing, error) from error
             if reader.failed(error):
                 backoff.pause(outage)
         else:
             outage = None
             backoff.reset()
+
+
+def _too_long(
+    reader: Reader[object], retry_timeout: float, doing: str, error: JetStreamError
+) -> OutageError:
+    """Return the error for an outage that has lasted for `retry_timeout` seconds."""
+    return OutageError(
+        f"{doing} {reader.part.stream} at sequence {reader.next} got no further for "
+        f"{retry_timeout:g} s {advice.RETRY_TIMEOUT}: {error}"
+    )
 
 
 def begun_outage(error: JetStreamError, attempt: Deadline) -> Deadline:

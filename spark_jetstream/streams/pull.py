@@ -1,8 +1,8 @@
 """Reads a range of sequences to its end with pull consumers.
 
-docs/architecture.md has the rules ("How a range is read", "Outages"). A
-`RangeReader` owns the position in the stream, and decides what is lost. Each of its attempts reads
-with one consumer (`session.PullSession`); `outages.through_outages` makes the attempts.
+docs/architecture.md has the rules ("How a range is read", "Outages"). A `RangeReader` owns the
+position in the stream, and decides what is lost. Each of its attempts reads with one consumer
+(`session.PullSession`); `outages.through_outages` makes the attempts.
 
 | the session returns | the reader |
 |---|---|

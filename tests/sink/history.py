@@ -245,7 +245,7 @@ class History:
             writer.commit(messages, *((number,) if self.plan.streaming else ()))
         self._check()
 
-    # What must be stored
+    # Rows that must be stored
 
     def _sent(self, task: Task, rows: Sequence[Row], *, most: bool = False) -> Counter[Sent]:
         found = Counter(self.plan.sent(task.batch, task.partition, rows))

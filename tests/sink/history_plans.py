@@ -101,8 +101,8 @@ def _run(r: Random, plan: Plan, parts: list[list[Row]], *, whole: bool) -> Run:
         [*faults, "full"] if plan.kind not in ("counters", "schedules", "bucket") else [*faults]
     )
     faults += ["lose acks", "lose acks"] if plan.options["maxRetries"] != "0" else []
-    # What is late may come after the window, where the sink promises nothing.
-    # Without ids it may come after a later row, which then is not the last.
+    # A late row may reach the stream after the window, where the sink promises nothing.
+    # Without ids it may also follow a later row, which then is not the last.
     ordered = plan.kind not in LAST_WINS or plan.options["delivery"] != "at-least-once"
     late = plan.window == HOUR and plan.repeatable and not together and ordered
     faults += ["die late"] if late else []

@@ -42,8 +42,8 @@ class Expected(Options):
         # finished.
         self.start: dict[str, Any] | None = None
         self.end: dict[str, Any] | None = None
-        # What the sink has. Tasks of the batch that is not finished, and how many: they are always
-        # the same.
+        # The rows of the sink, and the tasks of the batch that is not finished, with their number:
+        # they are always the same.
         self.sink: set[tuple[str, str, int]] = set()
         self.task_of: dict[tuple[str, int], int] = {}
         self.tasks: int | None = None
