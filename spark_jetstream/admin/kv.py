@@ -52,7 +52,13 @@ from spark_jetstream.protocol import columns, jsapi
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.pub_ack import Cause, RefusalCode, StoreFault, cause
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
-from spark_jetstream.protocol.units import LONGEST_TTL, Nanoseconds, minutes_or_months, shown
+from spark_jetstream.protocol.units import (
+    LONGEST_TTL,
+    SECOND,
+    Nanoseconds,
+    minutes_or_months,
+    shown,
+)
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import last_message
 
@@ -60,7 +66,6 @@ log = logging.getLogger(__name__)
 
 _TTL = "Nats-TTL"
 _NEVER = "never"
-_SECOND = 1_000_000_000  # nanoseconds
 _ATTEMPTS = 10  # at a key that others write each time
 _MOST_BYTES = MAX_SUBJECT - 256 - len("$KV..")  # of a key, however long the name of its bucket is
 _ANY = "$KV.*"  # the subjects of a bucket with messages from other buckets
@@ -484,7 +489,7 @@ class Bucket:
                 f"({info.limit_marker_ttl}) where it keeps more than one revision, not {shown(ttl)}"
             )
         # ADR-43 "JetStream Per-Message TTL": less than a second is refused (error 10165).
-        return {_TTL: f"{span // _SECOND}s"}
+        return {_TTL: f"{span // SECOND}s"}
 
     def _store(
         self,
@@ -574,7 +579,7 @@ def _ttl_span(ttl: Any) -> Nanoseconds:
     # 0 is outside of the range, so the error below is raised for a text that is no duration, too.
     except ValueError:
         span = Nanoseconds(0)
-    if not _SECOND <= span <= LONGEST_TTL or span % _SECOND:
+    if not SECOND <= span <= LONGEST_TTL or span % SECOND:
         raise OptionError(
             "ttl must be a duration of whole seconds from 1s to 200y such as 90s or 5m, or "
             f"never, not {shown(ttl)}{minutes_or_months(ttl)}"

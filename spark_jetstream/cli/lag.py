@@ -15,7 +15,7 @@ from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import consumer_option, duration_option, stream_argument
 from spark_jetstream.cli.output import ago, rounded
 from spark_jetstream.errors import ConsumerNotFound, StreamNotFound
-from spark_jetstream.protocol.units import Nanoseconds
+from spark_jetstream.protocol.units import SECOND, Nanoseconds
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.client import JetStreamAdmin
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 lag = typer.Typer()
 
-_SECOND = 1_000_000_000
-_EVERY = Nanoseconds(2 * _SECOND)
+_EVERY = Nanoseconds(2 * SECOND)
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class _LagRow:
         for name, value in fields.items():
             if isinstance(value, Nanoseconds):
                 # Nanoseconds are the unit of the API.
-                fields[name] = value / _SECOND
+                fields[name] = value / SECOND
         return fields
 
 
@@ -184,7 +183,7 @@ def show(
         raise BadParameter(
             f"which stream has {consumer}? Name it: lag STREAM --consumer {consumer}",
         )
-    if every < _SECOND // 10:
+    if every < SECOND // 10:
         raise BadParameter(f"{every} is less than 100ms", param_hint="--every")
     limits = _Limits(max_pending, max_ack_pending, max_age)
 
@@ -198,7 +197,7 @@ def show(
             raise Exit(FAILED)
         if not watch:
             return
-        time.sleep(every / _SECOND)
+        time.sleep(every / SECOND)
 
 
 def _measured(

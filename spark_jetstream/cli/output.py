@@ -16,7 +16,7 @@ from typer import BadParameter, Exit
 
 from spark_jetstream.cli import tables
 from spark_jetstream.errors import LAYOUT, printable
-from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, rough
+from spark_jetstream.protocol.units import SECOND, Bytes, Nanoseconds, Timestamp, rough
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SECOND = 1_000_000_000
 _WIDE = 10**9  # rich must not cut or wrap; the terminal wraps
 
 
@@ -391,7 +390,7 @@ def to_the_second(time: Timestamp) -> str:
 
 def seconds(span: Nanoseconds | None) -> float | None:
     """Return a duration in seconds, for the Python API; None for None."""
-    return None if span is None else span / _SECOND
+    return None if span is None else span / SECOND
 
 
 def were(count: int) -> str:
@@ -401,7 +400,7 @@ def were(count: int) -> str:
 
 def rounded(span: Nanoseconds) -> Nanoseconds:
     """Return a duration rounded to seconds from a minute on, else to milliseconds."""
-    unit = _SECOND if span >= 60 * _SECOND else 1_000_000
+    unit = SECOND if span >= 60 * SECOND else 1_000_000
     # Half a unit is added to round to the nearest one.
     return Nanoseconds((span + unit // 2) // unit * unit)
 

@@ -17,7 +17,7 @@ from typer import BadParameter, Exit, Option
 from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import duration_option, stream_argument
 from spark_jetstream.errors import JetStreamError, ServerBusy, StreamNotFound
-from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
+from spark_jetstream.protocol.units import SECOND, Bytes, Nanoseconds, counted
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.client import JetStreamAdmin
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 live = typer.Typer()
 
-_SECOND = 1_000_000_000
-_EVERY = Nanoseconds(2 * _SECOND)
+_EVERY = Nanoseconds(2 * SECOND)
 _STREAMS = 20  # shown without a terminal, unless --rows says how many
 # Lines of a screen beside its rows: the time, two headings, two lines of what is left out, one of
 # an outage, and two that are empty.
@@ -111,7 +110,7 @@ def show(
     Its pending messages are those that the query has not committed. Its messages a second are the
     sequences that the query has committed.
     """
-    if interval < _SECOND // 10:
+    if interval < SECOND // 10:
         raise BadParameter(f"{interval} is less than 100ms", param_hint="--interval")
     watch = _Watch(run.admin, tuple(streams or ()), sort)
     on_terminal = sys.stdout.isatty() and not run.out.as_json
@@ -119,13 +118,13 @@ def show(
     # Rates need a state before. An error of this first look ends the command.
     watch.look(room())
     if once or not (on_terminal or run.out.as_json):
-        wait(interval / _SECOND)
+        wait(interval / SECOND)
         view = watch.look(room())
         _print(run, view)
         if view.unanswered:
             raise Exit(FAILED)
         return
-    looks = _repeated(watch, room, interval / _SECOND)
+    looks = _repeated(watch, room, interval / SECOND)
     if run.out.as_json:
         run.out.lines(_noted(run, looks), str, data=_View.data)
     else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from spark_jetstream.protocol.units import go_duration, parse_time
+from spark_jetstream.protocol.units import SECOND, go_duration, parse_time
 
 PATTERN = "Nats-Schedule"
 """The header of a schedule, with its pattern. Those of its other settings begin with it."""
@@ -32,7 +32,6 @@ _NAMED = {
     "@midnight": "0 0 0 * * *",
     "@hourly": "0 0 * * * *",
 }
-_SECOND = 1_000_000_000  # nanoseconds
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _YEARS = 5  # the server refuses a cron table without a time in so many years
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
@@ -76,7 +75,7 @@ def next_due(
         return Due(announced, True)
     if pattern.startswith(_EVERY):
         interval = int(go_duration(pattern[len(_EVERY) :]) or 0)
-        if interval < _SECOND:
+        if interval < SECOND:
             return None
         return Due(_interval_end(stored, interval, now), False)
     try:
@@ -91,7 +90,7 @@ def next_due(
 def _interval_end(stored: int, interval: int, now: int) -> int:
     """Return the first end of an interval that is not before `now`; the first one begins at `stored`."""
     # The server rounds to the second nearest to the time.
-    end = (stored + _SECOND // 2) // _SECOND * _SECOND + interval
+    end = (stored + SECOND // 2) // SECOND * SECOND + interval
     if end < now:
         end += -(-(now - end) // interval) * interval
     return end

@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.units import INT64_MAX, shown, time_nanoseconds
+from spark_jetstream.protocol.units import INT64_MAX, SECOND, shown, time_nanoseconds
 
-_SECOND = 1_000_000_000
-
-ELECTION_AFTER = 4 * _SECOND
+ELECTION_AFTER = 4 * SECOND
 """Servers elect another leader when theirs was silent for this long, in ns.
 
 See `minElectionTimeout` in server/raft.go.
@@ -258,7 +256,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         last_timestamp=reply_time(body, "state.last_ts", context),
         retention=jsapi.field(body, "config.retention", str, context),
         server_time=reply_time(body, "ts", context),
-        duplicate_window=jsapi.field(body, "config.duplicate_window", int, context, 0) / _SECOND,
+        duplicate_window=jsapi.field(body, "config.duplicate_window", int, context, 0) / SECOND,
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
         initial_seq=max(1, jsapi.field(body, "config.first_seq", int, context, 1)),
         consumers=jsapi.field(body, "state.consumer_count", int, context, 0),

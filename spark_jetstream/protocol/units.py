@@ -15,6 +15,8 @@ from spark_jetstream.errors import brief
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
+SECOND = 1_000_000_000
+"""Nanoseconds."""
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 MAX_SHOWN = 80
@@ -24,16 +26,15 @@ CLOCK_RANGE = "from 1677-09-22 to 2262-04-11"
 """The days that a server's clock has (`beyond_clock`), for errors."""
 _FIRST_YEAR = 1677
 _LAST_YEAR = 2262
-_SECOND = 1_000_000_000
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 _UNITS = (  # nanoseconds, what prints, and what is read as well
-    (365 * 86_400 * _SECOND, "y", "year"),
-    (604_800 * _SECOND, "w", "week"),
-    (86_400 * _SECOND, "d", "day"),
-    (3600 * _SECOND, "h", "hour"),
-    (60 * _SECOND, "m", "min", "minute"),
-    (_SECOND, "s", "sec", "second"),
+    (365 * 86_400 * SECOND, "y", "year"),
+    (604_800 * SECOND, "w", "week"),
+    (86_400 * SECOND, "d", "day"),
+    (3600 * SECOND, "h", "hour"),
+    (60 * SECOND, "m", "min", "minute"),
+    (SECOND, "s", "sec", "second"),
     (1_000_000, "ms", "millisecond"),
     (1_000, "us", "µs", "microsecond"),
     (1, "ns", "nanosecond"),
@@ -109,7 +110,7 @@ def duration_seconds(text: str) -> Fraction | None:
         position = match.end()
     if not text or position != len(text):
         return None
-    return nanoseconds / _SECOND
+    return nanoseconds / SECOND
 
 
 def go_duration(text: str) -> Fraction | None:
@@ -231,7 +232,7 @@ def parse_time(text: str) -> int:
 
 def rfc3339(nanoseconds: int) -> str:
     """Return a time in ns since the epoch as text, with nine digits after the second."""
-    seconds, fraction = divmod(nanoseconds, _SECOND)
+    seconds, fraction = divmod(nanoseconds, SECOND)
     moment = dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
@@ -257,7 +258,7 @@ class Nanoseconds(int):
         seconds = duration_seconds(value)
         if seconds is None:
             raise ValueError("not a duration")
-        nanoseconds = seconds * _SECOND
+        nanoseconds = seconds * SECOND
         if nanoseconds.denominator != 1:
             raise ValueError("finer than a nanosecond")
         return cls(nanoseconds.numerator)
@@ -277,7 +278,7 @@ class Nanoseconds(int):
             if not whole:
                 continue
             text += str(whole)
-            if size <= _SECOND:
+            if size <= SECOND:
                 # The rest is a decimal fraction: 1.5s, and not 1s500ms.
                 return f"{text}{_fraction(left, size)}{unit}"
             text += unit
@@ -394,7 +395,7 @@ class Timestamp(str):
         return _EPOCH + dt.timedelta(microseconds=self.nanoseconds // 1000)
 
 
-LONGEST_TTL = Nanoseconds(200 * 365 * 86_400 * _SECOND)
+LONGEST_TTL = Nanoseconds(200 * 365 * 86_400 * SECOND)
 """The longest TTL of a message, and the longest time between messages of a schedule: 200 years.
 
 A server adds it to the time of the message. If the sum is after 2262-04-11 (`beyond_clock`), it

@@ -11,9 +11,7 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
 from spark_jetstream.protocol.features import CONSUMER_RESET
-from spark_jetstream.protocol.units import parse_time
-
-_SECOND = 1_000_000_000
+from spark_jetstream.protocol.units import SECOND, parse_time
 
 _PURGE = re.compile(r"below ([0-9]{1,19}), then at ([0-9]{1,19})( or later)?")
 
@@ -107,7 +105,7 @@ class ConsumerState:
             run=metadata.get(RUN),
             since=metadata.get(SINCE, ""),
             level=int(level),
-            inactive_threshold=threshold / _SECOND,
+            inactive_threshold=threshold / SECOND,
             purge=Purge.noted(metadata),
             created=parse_time(str(body.get("created", ""))),
         )

@@ -38,6 +38,7 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamSummary
+from spark_jetstream.protocol.units import SECOND
 from spark_jetstream.source.durable.consumer_state import ConsumerState
 from spark_jetstream.source.durable.consumers import DurableConsumers, taken
 from spark_jetstream.source.durable.stream_progress import StreamProgress
@@ -48,8 +49,6 @@ log = logging.getLogger(__name__)
 
 SUSPENDED = 60.0
 """Seconds for which an earlier run may be suspended between two requests of a commit."""
-
-_SECOND = 1_000_000_000  # nanoseconds
 
 
 class MovingProgress(StreamProgress):
@@ -77,7 +76,7 @@ class MovingProgress(StreamProgress):
         #: A stand-in may exist that an earlier run, or attempt, did not delete; until a commit
         #: deletes it.
         self._stand_in_is_left = False
-        self._suspended = int(suspended * _SECOND)
+        self._suspended = int(suspended * SECOND)
         #: When another run created the stand-in that this run found beside the consumer, in ns by
         #: the server's clock; 0 without one.
         self._others_since = 0
@@ -131,12 +130,7 @@ class MovingProgress(StreamProgress):
             return
         # The caller's state may be from before an outage, in which the stream lost its tail.
         state = self._consumers.stream(self._stream)
-        if self._stand_in_is_left:
-            if self._others_may_delete(state):
-                return
-            # Only now: `_look` has shown that no earlier run is alive.
-            self._delete_stand_in(long=is_long(state, self._longest))
-        if not self._can_commit(state, next_sequence):
+        if not (self._without_stand_in(state) and self._can_commit(state, next_sequence)):
             return
         # Below `first_kept` nothing is left that the consumer could have passed over.
         is_ahead = consumer.next > max(next_sequence, state.first_kept)
@@ -153,6 +147,15 @@ class MovingProgress(StreamProgress):
             self._moved_to = next_sequence
             self._remember(self._move(state, consumer, next_sequence))
         self._resumed = False
+
+    def _without_stand_in(self, state: StreamSummary) -> bool:
+        """Delete a stand-in that is left. Return whether there is none any more."""
+        if self._stand_in_is_left and self._others_may_delete(state):
+            return False
+        if self._stand_in_is_left:
+            # Only now: `_look` has shown that no earlier run is alive.
+            self._delete_stand_in(long=is_long(state, self._longest))
+        return True
 
     def _others_may_delete(self, state: StreamSummary) -> bool:
         """Whether a suspended run may still delete the consumer in a commit that it has begun.
