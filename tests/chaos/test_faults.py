@@ -105,7 +105,7 @@ def test_the_page_has_every_fault_and_every_kind_of_query() -> None:
     page = (ROOT / "docs/reliability.md").read_text()
     run, faults, promises = (
         page.split(f"\n## {title}")[1].split("\n## ")[0]
-        for title in ("What a run", "Faults", "Promises")
+        for title in ("Steps of a run", "Faults", "Promises")
     )
     sources, levels, rows, spreads = (
         re.findall(r"`([a-z-]+)`", "".join(re.findall(r"^\|([^|]*)", table, re.MULTILINE)))
