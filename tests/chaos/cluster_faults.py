@@ -26,6 +26,14 @@ def rolling_update(world: World, fault: Fault) -> None:
         world.cluster.restart(index)
 
 
+def leader_shut_down(world: World, fault: Fault) -> None:
+    """The server that leads a stream is shut down and started again, the others are not."""
+    index = _leader(world, fault)
+    shut_down(world.servers[index])
+    time.sleep(fault.seconds)
+    world.cluster.restart(index)
+
+
 def replicas_changed(world: World, fault: Fault) -> None:
     """Three replicas become one, and three again."""
     name = _suffers(world, fault)

@@ -6,15 +6,20 @@ Made from a seed alone. Pure.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spark_jetstream.protocol import features
+from spark_jetstream.protocol.features import Version
 from tests.support.jobs import SWAPPED
 
 #: Options of every source and sink. An outage may last as long as the longest fault, also when a
 #: query starts again.
 TIMES = {"connectTimeout": "60s", "requestTimeout": "5s", "retryTimeout": "180s"}
+
+NEWEST: Version = (2, 15, 0)
+"""A nats-server that knows everything that a scenario may need."""
 
 _SMALL_BATCHES = {
     "maxMessagesPerTrigger": "150",
@@ -101,7 +106,15 @@ _RESTARTS = (
     {"minPartitions": "5"},
     {"maxMessagesPerPartition": "20"},
 )
-_READERS = tuple({"readWith": kind} for kind in ("consumer", "direct", "auto"))
+
+
+def _readers(server: Version) -> Iterator[Mapping[str, str]]:
+    """Each value of the option `readWith` that this nats-server allows."""
+    yield {"readWith": "consumer"}
+    if features.DIRECT_BATCHES.is_in(server):
+        yield {"readWith": "direct"}
+    yield {"readWith": "auto"}
+
 
 #: Levels of the sink, each with the duplicate window of its stream in nanoseconds.
 LEVELS = {"at-least-once": _HOUR, "deduplicated": _HOUR, "exactly-once": 10**9}
@@ -220,6 +233,8 @@ class Query:
     """Whether they have the columns ``stream`` and ``sequence`` of the messages that they were read
     from.
     """
+    server: Version = NEWEST
+    """The oldest nats-server that it meets."""
 
     @property
     def source(self) -> Source:
@@ -355,7 +370,7 @@ class Query:
         other = stronger and self.source.of != "objectBucket"
         return [
             *([{"maxFilesPerTrigger": "3"}] if self.source.of == "files" else _RESTARTS),
-            *(_READERS if plain else ()),
+            *(_readers(self.server) if plain else ()),
             *([{"delivery": "exactly-once"}] if other else []),
         ]
 
@@ -411,6 +426,16 @@ class Query:
         return f"{self.name}: {self.kind} to {' with '.join([where, *more])}"
 
 
+def _on(server: Version, query: Query) -> Query:
+    """Return a query without what a nats-server of this version does not know."""
+    if query.kind == "direct" and not features.DIRECT_BATCHES.is_in(server):
+        query = replace(query, kind="auto")
+    # Servers know both since the same version.
+    if query.writes in ("counters", "groups") and not features.COUNTERS.is_in(server):
+        query = replace(query, writes="plain")
+    return replace(query, server=server)
+
+
 @dataclass(frozen=True)
 class Fault:
     """Something that goes wrong, by its name in `tests.chaos.world`; `settled`: all queries have
@@ -456,7 +481,7 @@ _OF_SERVER = (
 #: What befalls a cluster of three.
 _OF_CLUSTER = (
     *("leader_killed", "meta_leader_killed", "leader_frozen", "meta_leader_frozen"),
-    *("rolling_update", "leader_steps_down", "replicas_changed"),
+    *("rolling_update", "leader_shut_down", "leader_steps_down", "replicas_changed"),
 )
 #: What takes messages from a stream, or what a query knows about it (`tests.chaos.losses`).
 _OF_LOSSES = (
@@ -565,6 +590,10 @@ class Scenario:
             return Fault(name, seconds, chance.random() < 0.7, chance.randrange(100))
 
         return cls(seed, servers, executors, queries, tuple(map(fault, names)), losing)
+
+    def on(self, server: Version) -> Scenario:
+        """Return this scenario without what a nats-server of this version does not know."""
+        return replace(self, queries=tuple(_on(server, query) for query in self.queries))
 
     def __str__(self) -> str:
         where = ", executors of their own" if self.executors else ""

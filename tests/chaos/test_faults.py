@@ -21,11 +21,24 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.options import SinkOptions, SourceOptions
+from spark_jetstream.protocol.features import Version
+from spark_jetstream.testing.process import find_server_binary
 from tests.chaos.losses import LosingWorld
 from tests.chaos.model import unjustified
-from tests.chaos.scenario import FAULTS, LEVELS, ROWS, SOURCES, SPREADS, Fault, Query, Scenario
-from tests.chaos.world import World, function_of
+from tests.chaos.scenario import (
+    FAULTS,
+    LEVELS,
+    NEWEST,
+    ROWS,
+    SOURCES,
+    SPREADS,
+    Fault,
+    Query,
+    Scenario,
+)
+from tests.chaos.world import OLDER, World, function_of
 from tests.support.project import ROOT
+from tests.support.servers import server_version
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +84,44 @@ LAYOUTS = Scenario(
 )
 
 
+#: A cluster whose servers begin as older ones. After the first fault one of them is a present one,
+#: after `rolling_update` all.
+UPDATED = Scenario(
+    seed=-2,
+    servers=3,
+    executors=False,
+    queries=(
+        Query("A", "interest"),
+        Query("B", "auto"),
+        Query("C", "queue", "exactly-once"),
+    ),
+    faults=(
+        Fault("leader_shut_down", 2.0, True, 0),
+        Fault("workers_killed", 0.0, True, 0),
+        Fault("leader_killed", 2.0, True, 0),
+        Fault("driver_killed_between_commits", 0.0, True, 2),
+        Fault("leader_steps_down", 0.0, True, 1),
+        Fault("leader_frozen", 6.0, True, 2),
+        Fault("planners_killed", 0.0, True, 2),
+        Fault("rolling_update", 0.0, True, 0),
+        Fault("options_changed", 0.0, True, 3),
+        Fault("leader_killed", 2.0, True, 2),
+    ),
+)
+
+
+def oldest_server() -> Version:
+    """The version of the oldest nats-server that the scenarios meet."""
+    major, minor, patch = server_version(OLDER or find_server_binary()).split(".")
+    return int(major), int(minor), int(patch)
+
+
 def scenarios() -> Iterator[Scenario]:
-    """Runs that have the faults between them, and two with faults of their own."""
+    """Runs that have the faults between them, and some with faults of their own."""
     yield LETTING_GO
     yield LAYOUTS
+    if OLDER:
+        yield UPDATED
     for number, begun in enumerate(range(0, COUNT, MOST)):
         yield Scenario.of(SEED + number, min(MOST, COUNT - begun), longest=LONGEST)
 
@@ -96,6 +143,16 @@ def test_every_fault_can_happen_and_every_kind_of_query_is_tried() -> None:
     assert {(query.spread, query.level) for query in sinks} == {*product(SPREADS, LEVELS)}
     dead = {(query.writes, query.level) for query in sinks if query.dead_letters}
     assert dead == {*product(("plain", "routed"), LEVELS)}
+
+
+def test_a_scenario_leaves_out_what_its_server_does_not_know() -> None:
+    chosen = [Scenario.of(seed, 20) for seed in range(200)]
+    assert [scenario.on(NEWEST) for scenario in chosen] == chosen
+    for version, lacks in (((2, 11, 0), {"counters", "groups"}), ((2, 10, 0), {"direct"})):
+        queries = [query for scenario in chosen for query in scenario.on(version).queries]
+        assert lacks.isdisjoint({word for query in queries for word in (query.kind, query.writes)})
+    reads = {change.get("readWith") for query in queries for change in query.changes()}
+    assert reads == {None, "consumer", "auto"}
 
 
 def test_the_page_has_every_fault_and_every_kind_of_query() -> None:
@@ -174,6 +231,7 @@ def test_a_query_may_fail_of_a_full_disk_and_of_nothing_else() -> None:
     "scenario", list(scenarios()), ids=lambda scenario: f"seed-{scenario.seed}"
 )
 def test_nothing_is_lost_and_nothing_comes_twice(scenario: Scenario, tmp_path: Path) -> None:
+    scenario = scenario.on(oldest_server())
     log.warning("%s", scenario)
     with (LosingWorld if scenario.losing else World)(scenario, tmp_path / "job") as world:
         for number, fault in enumerate(scenario.faults, start=1):
