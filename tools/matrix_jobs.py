@@ -24,6 +24,7 @@ from tests.compat.test_compat import LIMIT, PATIENT, check, fill, java_for_all
 from tests.support.jobs import job_environment, printed_result, run_command, run_script
 from tests.support.project import ROOT
 from tests.support.streams import Stream
+from tools.version_table import minor
 
 _SUDO = () if os.geteuid() == 0 else ("sudo", "-n")
 #: The beginning of a command that runs as a user who owns nothing. The user may read what root may:
@@ -179,8 +180,3 @@ def connect_server(python: Path, folder: Path) -> Iterator[str]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def minor(version: str) -> str:
-    """The first two numbers of a version."""
-    return ".".join(version.split(".")[:2])

@@ -15,12 +15,12 @@ from packaging.version import Version
 from tests.compat.test_compat import VERSIONS
 from tests.support.project import PYPROJECT, ROOT
 from tools import matrix
-from tools.matrix_jobs import minor
+from tools.version_table import PAGE, key, minor
 
 DEPENDENCIES = [Requirement(item) for item in PYPROJECT["project"]["dependencies"]]
-PAGE = matrix.PAGE.read_text()
+TEXT = PAGE.read_text()
 CELLS = [cell for axis in matrix.AXES for cell in matrix.cells(axis)]
-ROWS = [dict(zip(matrix.COLUMNS, row, strict=True)) for row in matrix.rows(PAGE)]
+ROWS = [dict(zip(matrix.COLUMNS, row, strict=True)) for row in matrix.TABLE.rows(TEXT)]
 
 
 def dev_sparks() -> list[str]:
@@ -56,9 +56,7 @@ def test_the_workflow_runs_every_axis() -> None:
 
 
 def test_the_table_has_a_row_for_each_combination() -> None:
-    assert [matrix.key(row) for row in matrix.rows(PAGE)] == [
-        matrix.key(cell.not_run) for cell in CELLS
-    ]
+    assert [key(row) for row in matrix.TABLE.rows(TEXT)] == [key(cell.not_run) for cell in CELLS]
     for row in ROWS:
         versions = [row[name] for name in matrix.LIBRARIES]
         if row["result"] == matrix.NOT_RUN:
