@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 # Two pips would change the same environment.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-all histories points chaos soak fuzz generate lint docs audit release-check bench bench-quick bench-cluster bench-idle compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all histories points chaos soak fuzz generate lint docs audit release-check bench bench-quick bench-cluster bench-idle compat-sparks matrix suites lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,12 +56,12 @@ setup: $(INSTALLED) ## Make .venv and install this project and its tools into it
 demo: $(INSTALLED) ## Stream 336,776 flights through an embedded server and Spark, and check the result
 	@$(RUN) $(PY) -m spark_jetstream demo
 
-# Most of these tests wait for a server: three processes keep two cores busy.
+# Most of these tests wait for a server: it takes five processes to keep two cores busy.
 test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests of every part and option in a few minutes
-	@$(RUN) $(PY) $(PYTEST) --numprocesses 3 -m "not full" --ignore $(TESTS_OF_SITE)
+	@$(RUN) $(PY) $(PYTEST) --numprocesses 5 -m "not full" --ignore $(TESTS_OF_SITE)
 
 test-all: $(DOCS) $(RECIPES) $(RELEASE) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
-	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
+	@$(RUN) $(PY) $(PYTEST) --numprocesses 3
 
 # HISTORIES_SEED=101 HISTORIES=3000 makes as many, from that seed on.
 histories: $(INSTALLED) ## Compare source and sink with models, over histories of small events that seeds make
@@ -128,6 +128,10 @@ compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) $(SPARKS)/$(SAIL)/.in
 # MATRIX=spark, python, server, libraries, client, sail or managed runs one axis.
 matrix: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Run a smoke test on each version of Spark, Python, nats-server and the libraries
 	@$(PY) -m tools.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
+
+# SUITES=spark, python, server, libraries or update runs one axis.
+suites: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Run the suites of Spark's Kafka source and of faults on other versions, six minutes for each
+	@$(PY) -m tools.suites $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(SUITES)
 
 lock: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Write constraints.txt anew, with the newest releases for every supported Python
 	@$(LOCK_VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras \
