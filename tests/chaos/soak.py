@@ -5,9 +5,10 @@ grows.
     make soak SOAK_SECONDS=7200 SOAK_SEED=7   two hours, with another order of restarts
 
 Two queries copy a stream each to another one, exactly once, on a cluster of three servers. Each
-minute the run kills one of these, which starts again: a server, the leader of a stream, the newest
-planner, or the newer half of the Python workers. Once, in the middle, it kills the whole job. The processes that are
-not killed grow old, and show what restarts leave in them.
+minute the run kills one of these, which starts again: a server, the leader of a stream, a majority
+of the servers, the newest planner, or the newer half of the Python workers. A majority is down for
+longer than `ackTimeout`. Once, in the middle, the run kills the whole job. The processes that are not
+killed grow old, and show what restarts leave in them.
 
 When all queries have gone on after a restart, the measures are taken until the minute ends. A row
 has the least of each: a leak never goes away, and what a batch needs for a moment does.
@@ -39,8 +40,10 @@ COMPARED = 3  # rows whose medians are compared
 FEWEST = SETTLED + 2 * COMPARED
 _LOOK = 3.0  # seconds between two looks at the measures
 _DOWN = 3.0  # seconds that a server is down
+MAJORITY_DOWN = 25.0  # seconds that two of three servers are down; `ackTimeout` is 10
 _LONGEST = 180.0  # seconds until a killed planner is replaced
 _HEAP = 1024  # MiB
+VICTIMS = ("planner", "workers", "server", "leader", "majority")
 _COMING_AND_GOING = "block-manager-"  # how the names of such threads begin
 
 #: All of the heap is resident from the start: what the JVM has beside it is what Spark and the
@@ -213,9 +216,13 @@ def grown(rows: Sequence[Row]) -> list[str]:
 
 
 class SoakWorld(World):
-    """Two queries, exactly once, on a cluster of three servers."""
+    """Two queries, exactly once, on a cluster of three servers.
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    `majority_down`: the seconds for which a majority is down.
+    """
+
+    def __init__(self, seed: int, folder: Path, majority_down: float = MAJORITY_DOWN) -> None:
+        self._majority_down = majority_down
         queries = (Query("A", "consumer", "exactly-once"), Query("B", "durable", "exactly-once"))
         super().__init__(
             Scenario(seed=seed, servers=3, executors=False, queries=queries, faults=()), folder
@@ -243,6 +250,11 @@ class SoakWorld(World):
             self.cluster.kill(number % 3)
             threading.Event().wait(_DOWN)
             self.cluster.restart(number % 3)
+        elif what == "majority":
+            for index in (number % 3, (number + 1) % 3):
+                self.cluster.kill(index)
+            threading.Event().wait(self._majority_down)
+            self.cluster.start()
         else:
             self.run(
                 Fault(
@@ -260,7 +272,7 @@ def restarts(seed: int, rounds: int) -> Iterator[tuple[str, int]]:
     chance = random.Random(f"soak {seed}")
     turn: list[str] = []
     for number in range(rounds):
-        turn = turn or chance.sample(["planner", "workers", "server", "leader"], 4)
+        turn = turn or chance.sample(VICTIMS, len(VICTIMS))
         yield ("driver" if number == rounds // 2 else turn.pop()), chance.randrange(100)
 
 
