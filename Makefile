@@ -164,6 +164,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pip.txt
 	@$(PIP_LOCKED) --group bootstrap
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+# In an environment of its own it would be built with a setuptools that no hash names.
+	@$(PIP_LOCKED) --no-build-isolation nkeys
 	@$(PIP_LOCKED) --group dev $(EXTRAS)
 	@touch $@
 
