@@ -428,8 +428,10 @@ class Query:
 
 def _on(server: Version, query: Query) -> Query:
     """Return a query without what a nats-server of this version does not know."""
-    if query.kind == "direct" and not features.DIRECT_BATCHES.is_in(server):
-        query = replace(query, kind="auto")
+    if not features.DIRECT_BATCHES.is_in(server):
+        # A work queue is read without a consumer of the task.
+        instead = {"direct": "auto", "queue": "durable", "shared": "durable"}
+        query = replace(query, kind=instead.get(query.kind, query.kind))
     # Servers know both since the same version.
     if query.writes in ("counters", "groups") and not features.COUNTERS.is_in(server):
         query = replace(query, writes="plain")

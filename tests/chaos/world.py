@@ -118,7 +118,9 @@ class World:
                 self.servers, self._url = [self.server], self.proxy.url
             else:
                 self.cluster = stack.enter_context(
-                    NatsCluster(config=server_faults.GRACE, binary=OLDER)
+                    NatsCluster(
+                        config=server_faults.GRACE, binary=OLDER, start_timeout=LONGEST_RECOVERY
+                    )
                 )
                 self.servers, self._url = list(self.cluster.servers), self.cluster.url
             self.configs: dict[str, dict[str, Any]] = {}
