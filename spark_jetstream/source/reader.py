@@ -128,14 +128,15 @@ class _Source:
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task, as record batches with just the columns of the schema.
 
         Runs on an executor.
         """
         log_as_spark()
-        part: TaskInput | None = partition.value
-        if part is None:  # Spark's own partition, where nothing was planned
+        # Where nothing was planned, Spark 4.0 and 4.1 read None, and newer ones a partition of None.
+        part: TaskInput | None = None if partition is None else partition.value
+        if part is None:
             return
         access = Access(self._requests(resumed=True), self.columns, task_label())
         with advice():
@@ -188,7 +189,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
             assert isinstance(planner, Planner)
             return planner.batch_ranges()
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task.
 
         Spark may have planned it long ago, which a `DataLossError` says.

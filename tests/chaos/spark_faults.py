@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from spark_jetstream.protocol import features
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from tests.chaos.scenario import Fault, Layout, Query
 from tests.support.jobs import kill
@@ -160,14 +161,12 @@ def planners_killed_committing(world: World, fault: Fault) -> None:
     rest, at = divmod(fault.target, len(durable))
     cut, moment = divmod(rest, 3)
     query = durable[at]
-    name, purges = query.streams[0].encode(), query.source.purges
+    name = query.streams[0].encode()
+    request, answer = _letting_go(query)
     if moment == 0:
-        answer = b"stream_purge_response" if purges else b"consumer_reset_response"
         held = world.proxy.replace_frames(answer, 1, lambda frame: b"")
     elif moment == 1:
-        held = world.proxy.stall_at(
-            b"$JS.API.%s.%s" % (b"STREAM.PURGE" if purges else b"CONSUMER.RESET", name)
-        )
+        held = world.proxy.stall_at(b"$JS.API.%s.%s" % (request, name))
     else:
         # With one filter the request's subject ends in it.
         filters = (
@@ -178,6 +177,16 @@ def planners_killed_committing(world: World, fault: Fault) -> None:
         held = world.proxy.stall_at(b"$JS.API.CONSUMER.CREATE.%s.spark%s " % (name, filters))
         kill(world.job.planners())
     _kill_at(world, held, world.job.planners, cut=cut % 2 == 1)
+
+
+def _letting_go(query: Query) -> tuple[bytes, bytes]:
+    """The request by which a commit lets go of messages, and the type of its answer."""
+    if query.source.purges:
+        return b"STREAM.PURGE", b"stream_purge_response"
+    if features.CONSUMER_RESET.is_in(query.server):
+        return b"CONSUMER.RESET", b"consumer_reset_response"
+    # The commit creates the consumer again.
+    return b"CONSUMER.DELETE", b"consumer_delete_response"
 
 
 def _kill_at(

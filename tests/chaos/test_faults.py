@@ -21,8 +21,6 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.options import SinkOptions, SourceOptions
-from spark_jetstream.protocol.features import Version
-from spark_jetstream.testing.process import find_server_binary
 from tests.chaos.losses import LosingWorld
 from tests.chaos.model import unjustified
 from tests.chaos.scenario import (
@@ -38,7 +36,7 @@ from tests.chaos.scenario import (
 )
 from tests.chaos.world import OLDER, World, function_of
 from tests.support.project import ROOT
-from tests.support.servers import server_version
+from tests.support.servers import version_of
 
 log = logging.getLogger(__name__)
 
@@ -108,12 +106,6 @@ UPDATED = Scenario(
         Fault("leader_killed", 2.0, True, 2),
     ),
 )
-
-
-def oldest_server() -> Version:
-    """The version of the oldest nats-server that the scenarios meet."""
-    major, minor, patch = server_version(OLDER or find_server_binary()).split(".")
-    return int(major), int(minor), int(patch)
 
 
 def scenarios() -> Iterator[Scenario]:
@@ -231,7 +223,7 @@ def test_a_query_may_fail_of_a_full_disk_and_of_nothing_else() -> None:
     "scenario", list(scenarios()), ids=lambda scenario: f"seed-{scenario.seed}"
 )
 def test_nothing_is_lost_and_nothing_comes_twice(scenario: Scenario, tmp_path: Path) -> None:
-    scenario = scenario.on(oldest_server())
+    scenario = scenario.on(version_of(OLDER))
     log.warning("%s", scenario)
     with (LosingWorld if scenario.losing else World)(scenario, tmp_path / "job") as world:
         for number, fault in enumerate(scenario.faults, start=1):

@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 
 from spark_jetstream.errors import OptionError, SchemaError
 from tests.sink.test_spark import put, write, write_stream
-from tests.support.calls import stored, writer_of
+from tests.support.calls import needs_admission_control, stored, writer_of
 from tests.support.publish import Message
 from tests.support.queries import refusal, streaming
 from tests.support.sinking import batch, rows, seen
@@ -162,6 +162,7 @@ def test_unsupported_save_modes(spark: SparkSession, stream: MakeStream) -> None
     assert s.state()["messages"] == 0
 
 
+@needs_admission_control
 @pytest.mark.full
 def test_aggregation_write_to_kafka(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
@@ -199,6 +200,7 @@ def test_aggregation_write_to_kafka(
     assert target.state()["last_seq"] == before
 
 
+@needs_admission_control
 @pytest.mark.full
 def test_update_mode_by_foreach_batch(
     spark: SparkSession, stream: MakeStream, tmp_path: Path

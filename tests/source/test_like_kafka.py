@@ -68,14 +68,16 @@ from spark_jetstream.errors import DataLossError, OptionError
 from spark_jetstream.monitoring import StreamLag, lag
 from spark_jetstream.options import SourceOptions
 from tests.support import calls, planning
-from tests.support.calls import Query
+from tests.support.calls import Query, needs_admission_control
 from tests.support.project import ROOT
 from tests.support.publish import Message
 from tests.support.queries import Run, available_now, batch, offsets, start, streaming
 from tests.support.reading import between, wait_until
+from tests.support.servers import needs_server
 from tests.support.streams import MakeStream, Stored, Stream, iso
 
 ONLY = "stream string, sequence bigint"
+ATOMIC_BATCHES = (2, 12, 0)
 BOOLEANS = pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 
 
@@ -102,6 +104,7 @@ def by_stream(rows: list[Any], *streams: Stream) -> list[int]:
 # KafkaMicroBatchSourceSuite: limits
 
 
+@needs_admission_control
 def test_trigger_available_now(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     s = stream()
     s.fill(60)
@@ -125,6 +128,7 @@ def test_trigger_available_now(spark: SparkSession, stream: MakeStream, tmp_path
     assert sum(path.name.isdigit() for path in (tmp_path / "offsets").iterdir()) == 4
 
 
+@needs_admission_control
 def test_default_config_of_include_header_does_not_break_existing_query(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
 ) -> None:
@@ -154,6 +158,7 @@ def test_default_config_of_include_header_does_not_break_existing_query(
     assert max(run.counts) == 4
 
 
+@needs_admission_control
 def test_max_offsets_per_trigger(stream: MakeStream) -> None:
     """Streams share the limit by what waits in each; those that have anything get a message at
     least.
@@ -197,6 +202,7 @@ def test_rate_limit_set_to_long_max_should_not_overflow(stream: MakeStream) -> N
     assert query.run().counts == [25]
 
 
+@needs_admission_control
 @pytest.mark.usefixtures("no_connection_left")
 def test_min_offsets_per_trigger(stream: MakeStream) -> None:
     """With a clock of the test's own.
@@ -238,6 +244,7 @@ def test_min_offsets_per_trigger(stream: MakeStream) -> None:
     assert len(query.step()) == 21
 
 
+@needs_admission_control
 @pytest.mark.usefixtures("no_connection_left")
 def test_composite_read_limit(stream: MakeStream) -> None:
     streams = [stream() for _ in range(3)]
@@ -279,6 +286,7 @@ def test_composite_read_limit(stream: MakeStream) -> None:
     assert Query(s.url, s.name, **last_two).run().counts == [1, 1]
 
 
+@needs_admission_control
 @pytest.mark.parametrize("subjects", ["*.a", None])
 def test_fetched_data_reset_should_reset_all_fields(
     stream: MakeStream, subjects: str | None
@@ -303,6 +311,7 @@ def test_fetched_data_reset_should_reset_all_fields(
 # Progress
 
 
+@needs_admission_control
 def test_input_row_metrics(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     """Messages that come while the query runs; nothing waits after a batch without a limit.
 
@@ -332,6 +341,7 @@ def test_input_row_metrics(spark: SparkSession, stream: MakeStream, tmp_path: Pa
     assert last == {s.name: 0, other.name: 0}
 
 
+@needs_admission_control
 def test_custom_metrics_with_rate_limit(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
 ) -> None:
@@ -377,6 +387,7 @@ def check_sources(run: Run, sources: int, rows: list[int]) -> None:
     assert {len(each["sources"]) for each in run.progress} == {sources}
 
 
+@needs_admission_control
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("column", "reuse", "sources", "rows"),
@@ -413,6 +424,7 @@ def test_stream_stream_self_join_generates_only_one_offset_in_log_and_correct_me
     check_sources(run, sources, [rows, rows])
 
 
+@needs_admission_control
 @pytest.mark.full
 def test_current_partition_offsets_should_be_set_when_no_new_data_comes_in(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
@@ -578,6 +590,7 @@ def test_subscribe_topic_by_pattern_with_topic_recreation_between_batches(
     assert query.run().sequences == following
 
 
+@needs_admission_control
 @DAMAGES
 def test_available_now_should_throw_error_when_partitions_got_unavailable(
     stream: MakeStream, damage: Callable[[Stream], None], text: str, expected: range
@@ -657,6 +670,7 @@ def test_fail_on_data_loss_false_should_not_return_duplicated_records(
 # Other semantics of the source
 
 
+@needs_server(ATOMIC_BATCHES)
 def test_read_kafka_transactional_messages(stream: MakeStream) -> None:
     """Messages of an atomic batch are there when it is committed.
 
@@ -793,6 +807,10 @@ def test_subscribe_strategy_must_give_back_all_assigned(stream: MakeStream) -> N
 def test_empty_ranges_ignored(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     assert batch(spark, s.url, s.name).collect() == []
+    # As Spark 4.0 and 4.1 read it.
+    reader: Any = calls.data_source({"servers": s.url, "stream": s.name}).reader(calls.ROWS)
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []
     # Emptied by a purge, and with sequences that go on after it.
     s.fill(10)
     s.purge()

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pyspark.sql.datasource
+import pytest
 from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructType
 
 from spark_jetstream.client.pool import close_all
@@ -31,6 +32,19 @@ from spark_jetstream.schema import (
 from tests.model.query import written
 from tests.support.queries import Run, as_stored, refusal_in
 from tests.support.streams import Stored, Stream
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+except ImportError:
+    ADMISSION_CONTROL = False
+else:
+    ADMISSION_CONTROL = True
+"""Whether this Spark lets a Python source limit its micro-batches: 4.2 and later."""
+needs_admission_control = pytest.mark.skipif(
+    not ADMISSION_CONTROL,
+    reason="Spark has admission control for Python sources since 4.2; tests/compat/test_compat.py "
+    "has the micro-batches of 4.0 and 4.1",
+)
 
 
 def _struct(columns: Sequence[Column]) -> StructType:
@@ -78,7 +92,8 @@ def planned(
         return list(source.reader(schema or SEQUENCE).partitions())
     reader: Any = source.streamReader(schema or SEQUENCE)
     start = reader.initialOffset()
-    return list(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable())))
+    limit = (start, ReadAllAvailable()) if ADMISSION_CONTROL else ()
+    return list(reader.partitions(start, reader.latestOffset(*limit)))
 
 
 def sequences(mode: str, options: Mapping[str, object]) -> list[int]:
@@ -119,6 +134,8 @@ def stored(stream: Stream, /, **options: object) -> list[Stored]:
 class Query:
     """A streaming query: `run` reads what is there and stops, as with the trigger availableNow.
 
+    On Spark 4.0 and 4.1, where that trigger makes one micro-batch, it reads on as with another one.
+
     Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run.
     After `resume` it can also be read by single micro-batches.
     """
@@ -143,13 +160,14 @@ class Query:
         """
         self.options |= changed
         self._reader: Any = data_source(self.options).streamReader(self.schema)
+        _go_on(self._reader, self.end)
         if self.end is None:
             self.end = written(self._reader.initialOffset())
         return self
 
     def step(self) -> list[Stored]:
         """The rows of the next micro-batch of a stream; none when there is nothing to read."""
-        end = written(self._reader.latestOffset(self.end, self._reader.getDefaultReadLimit()))
+        end = _next_end(self._reader, self.end)
         new_rows = [
             as_stored(row) for row in rows_of(self._reader, self._reader.partitions(self.end, end))
         ]
@@ -176,13 +194,13 @@ class Query:
         run = Run()
         self.ends = []
         try:
-            reader.prepareForTriggerAvailableNow()
+            if ADMISSION_CONTROL:
+                reader.prepareForTriggerAvailableNow()
+            _go_on(reader, self.end)
             # Spark makes one batch of a new query even when there is nothing to read.
             new = self.end is None
             start = self.end or written(reader.initialOffset())
-            while (
-                end := written(reader.latestOffset(start, reader.getDefaultReadLimit()))
-            ) != start or new:
+            while (end := _next_end(reader, start)) != start or new:
                 new = False
                 number = len(run.batches)
                 if number:
@@ -197,6 +215,18 @@ class Query:
         finally:
             close_all()
         return run
+
+
+def _go_on(reader: Any, end: dict[str, Any] | None) -> None:
+    """Tell a reader where a query goes on: Spark 4.0 and 4.1 do so by an empty micro-batch."""
+    if end is not None and not ADMISSION_CONTROL:
+        reader.partitions(end, end)
+
+
+def _next_end(reader: Any, start: dict[str, Any] | None) -> dict[str, Any]:
+    """The end of the micro-batch that begins at `start`, as this Spark asks for it."""
+    limit = (start, reader.getDefaultReadLimit()) if ADMISSION_CONTROL else ()
+    return written(reader.latestOffset(*limit))
 
 
 def rows_of(reader: Any, partitions: Iterable[InputPartition]) -> Iterator[Row]:
@@ -241,11 +271,21 @@ def store(writer: Writer, batches: Iterable[pa.RecordBatch], batch: int = 0, run
     number = (batch,) if isinstance(writer, DataSourceStreamWriter) else ()
     try:
         with _task(batch, run):
-            message = anything.write(iter(batches))
+            message = anything.write(_handed_over(writer, batches))
     except BaseException:
         anything.abort([None], *number)
         raise
     anything.commit([message], *number)
+
+
+def _handed_over(writer: Writer, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    """What a task gets from this Spark: Arrow batches, or rows in a streaming query on Spark 4.0."""
+    by_rows = isinstance(writer, DataSourceStreamWriter) and not hasattr(
+        pyspark.sql.datasource, "DataSourceStreamArrowWriter"
+    )
+    if not by_rows:
+        return iter(batches)
+    return (Row(**values) for batch in batches for values in batch.to_pylist())
 
 
 @contextmanager

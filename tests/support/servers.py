@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
+
+import pytest
+
+from spark_jetstream.protocol.features import Version
+from spark_jetstream.testing.process import find_server_binary
 
 
 def server_version(binary: str | os.PathLike[str]) -> str:
     """The version of a nats-server, as 2.15.1."""
     printed = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
     return printed.stdout.strip().rpartition("v")[2]
+
+
+@functools.cache
+def version_of(binary: str | os.PathLike[str] | None = None) -> Version:
+    """The version of a nats-server as numbers, by default of the one that tests start."""
+    major, minor, patch = server_version(binary or find_server_binary()).split(".")
+    return int(major), int(minor), int(patch)
+
+
+def needs_server(first: Version) -> pytest.MarkDecorator:
+    """Leave a test out on older servers than this one."""
+    name = ".".join(map(str, first[:2]))
+    return pytest.mark.skipif(
+        version_of() < first, reason=f"nats-server has this since {name}; the newest one is tested"
+    )
