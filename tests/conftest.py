@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
@@ -40,6 +41,12 @@ _spark_log: pytest.StashKey[Path] = pytest.StashKey()
 # A shell without job control starts what is in the background with interrupts ignored, which
 # processes pass on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Accept the sockets that older Sparks leave to the garbage collector, one for each `collect`."""
+    if pyspark.__version__.startswith(("4.0.", "4.1.")):
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 # Last: then `items` holds only the tests that will run.

@@ -1,11 +1,11 @@
 """Run the suites of Spark's Kafka source and of faults on other versions, and while servers are updated.
 
-    python -m tools.suites UV FOLDER [spark|python|server|libraries|update]
+    python -m tools.suites UV FOLDER [spark|python|server|libraries|update] [--suite "like Kafka"]
 
 Each axis runs with the newest of the others, in environments that `tools.environments` makes. The
 newest combination is the one of `make test-all`. On the axis `update` a cluster begins with an
 older nats-server, and its servers are replaced one by one while others fail. Without an axis all of
-them run, some six minutes for each row. The results go to the table "suites" of the page
+them run, some six minutes for each row, with `--suite` one suite of each. The results go to the table "suites" of the page
 docs/compatibility.md.
 """
 
@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -100,8 +100,8 @@ class Runner:
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
 
-    def row(self, combination: Combination) -> list[str]:
-        """Run the suites of a combination, and return its row of the table."""
+    def row(self, combination: Combination, suites: Collection[str]) -> list[str]:
+        """Run these suites of a combination, and return its row of the table."""
         packages = [f"pyspark=={combination.spark}.*", *test_packages()]
         python = self._environments.python(
             combination.name, combination.python, packages, oldest=combination.oldest
@@ -117,7 +117,9 @@ class Runner:
             server = f"{server_version(older)} to {server}"
             results = ["", "", run(python, UPDATE, CHAOS_SERVER=str(older))]
         else:
-            results = [run(python, tests) for tests in SUITES.values()]
+            results = [
+                run(python, tests) if name in suites else NOT_RUN for name, tests in SUITES.items()
+            ]
         day = datetime.datetime.now(datetime.timezone.utc).date()
         versions = [number, spark, server, *libraries]
         return [combination.axis, *versions, *results, str(day), commit()]
@@ -184,12 +186,14 @@ def main() -> int:
     parser.add_argument("uv", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("axis", nargs="?", choices=AXES)
+    parser.add_argument("--suite", choices=SUITES)
     given = parser.parse_args()
+    suites = SUITES if given.suite is None else (given.suite,)
     runner = Runner(Environments(given.uv, given.folder))
     failed = False
     for combination in COMBINATIONS:
         if given.axis in (None, combination.axis):
-            row = runner.row(combination)
+            row = runner.row(combination, suites)
             print(*row, sep="  ", flush=True)
             failed |= any(cell.endswith(" failed") for cell in row)
             PAGE.write_text(TABLE.put(PAGE.read_text(), row))

@@ -134,7 +134,7 @@ class _Source:
         Runs on an executor.
         """
         log_as_spark()
-        # Where nothing was planned, Spark 4.0 and 4.1 read None, and newer ones a partition of None.
+        # Where nothing was planned Spark gives a partition of its own, 4.0 and 4.1 give none.
         part: TaskInput | None = None if partition is None else partition.value
         if part is None:
             return

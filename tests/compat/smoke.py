@@ -88,6 +88,7 @@ def write(
     prefix = target.lower()
     subject = F.concat(F.lit(f"{prefix}.batch."), "subject").alias("subject")
     table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
+    before = spark.read.format("jetstream").options(servers=url, stream=target).load().count()
     for _ in range(times):
         empty = F.lit(None).alias("msg_id")
         rows = table.select("data", "headers", "stream", "sequence", "timestamp", subject, empty)
@@ -128,7 +129,7 @@ def write(
 
     for _ in range(times):
         run(subject=f"{prefix}.stream.x", delivery="exactly-once")
-    planned = {"planned_again": written.count() > count}
+    planned = {"before": before, "planned_again": written.count() > count}
     if times == 1:
         return planned
     return {

@@ -133,6 +133,7 @@ def check(
         assert rows["sequences"] == list(range(1, COUNT + 1))
         assert rows["digest"] == digest(filled)
         assert rows["without_time"] == 0
+    assert result["before"] == 0
     check_written(target)
     assert result["planned_again"] is result["spark"].startswith("4.0.")
     keys = [[f"key.{number}", str(number + 10), number + 11] for number in range(10)]

@@ -16,7 +16,6 @@ KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceS
   ... written by future version               source/test_offsets.py test_refuses_in_one_sentence
   delete a topic when a job is running        streams/test_readers.py test_a_stream_that_is_gone
   allow group.id override                     source/durable/test_durable_spark.py test_rows_and_lag
-  read_committed, read_uncommitted            test_read_kafka_transactional_messages
   null key/values, Kafka column types         source/test_rows.py test_thousands_of_messages_of_all_sizes
   KafkaSource with watermark                  docs/test_docs.py test_examples_of_the_reading_guide
   custom metrics: no limit; cannot stop       test_input_row_metrics
@@ -57,7 +56,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +67,15 @@ from spark_jetstream.errors import DataLossError, OptionError
 from spark_jetstream.monitoring import StreamLag, lag
 from spark_jetstream.options import SourceOptions
 from tests.support import calls, planning
-from tests.support.calls import Query, needs_admission_control
+from tests.support.calls import ADMISSION_CONTROL, Query
 from tests.support.project import ROOT
 from tests.support.publish import Message
 from tests.support.queries import Run, available_now, batch, offsets, start, streaming
 from tests.support.reading import between, wait_until
-from tests.support.servers import needs_server
 from tests.support.streams import MakeStream, Stored, Stream, iso
+from tests.support.versions import ATOMIC_BATCHES, BATCHES_OF_ONE_RUN, LAG
 
 ONLY = "stream string, sequence bigint"
-ATOMIC_BATCHES = (2, 12, 0)
 BOOLEANS = pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 
 
@@ -104,20 +102,21 @@ def by_stream(rows: list[Any], *streams: Stream) -> list[int]:
 # KafkaMicroBatchSourceSuite: limits
 
 
-@needs_admission_control
 def test_trigger_available_now(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     s = stream()
     s.fill(60)
     s.send(*(Message(f"{s.subject}.h", b"", [("A", "1"), ("A", "2")]) for _ in range(40)))
     run = available_now(streaming(spark, s.url, s.name, maxMessagesPerTrigger=30), tmp_path)
-    assert run.counts == [30, 30, 30, 10]
+    counts = [30, 30, 30, 10] if ADMISSION_CONTROL else [100]
+    ends = [1 + read for read in accumulate(counts)]
+    assert run.counts == counts
     assert run.stored == s.rows()
     # The progress tells where the query is. Spark leaves the start of a query's first batch empty.
-    assert [each["numInputRows"] for each in run.progress] == [30, 30, 30, 10]
+    assert [each["numInputRows"] for each in run.progress] == counts
     assert run.progress[0]["sources"][0]["startOffset"] is None
-    assert [offsets(each, "startOffset", s.name) for each in run.progress[1:]] == [31, 61, 91]
-    assert [offsets(each, "endOffset", s.name) for each in run.progress] == [31, 61, 91, 101]
-    assert [offsets(each, "latestOffset", s.name) for each in run.progress] == [101] * 4
+    assert [offsets(each, "startOffset", s.name) for each in run.progress[1:]] == ends[:-1]
+    assert [offsets(each, "endOffset", s.name) for each in run.progress] == ends
+    assert [offsets(each, "latestOffset", s.name) for each in run.progress] == [101] * len(ends)
     end = run.progress[-1]["sources"][0]["endOffset"]
     info = s.publisher.api(f"STREAM.INFO.{s.name}")
     assert (json.loads(end) if isinstance(end, str) else end)["streams"] == {
@@ -125,24 +124,24 @@ def test_trigger_available_now(spark: SparkSession, stream: MakeStream, tmp_path
     }
     # Nothing new: no batch, not even an empty one.
     assert available_now(streaming(spark, s.url, s.name), tmp_path).batches == {}
-    assert sum(path.name.isdigit() for path in (tmp_path / "offsets").iterdir()) == 4
+    assert sum(path.name.isdigit() for path in (tmp_path / "offsets").iterdir()) == len(ends)
 
 
-@needs_admission_control
 def test_default_config_of_include_header_does_not_break_existing_query(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
 ) -> None:
     """A restart with fewer columns, other limits and another stream; and `Trigger.Once`, which has
-    no limits.
+    no limits where Spark lets a source know.
     """
     s, other = stream(), stream()
     s.send(*(Message(f"{s.subject}.h", b"x", [("A", "1")]) for _ in range(20)))
+    counts, at_once = ([15, 5], 50) if ADMISSION_CONTROL else ([20], 20)
     run = available_now(streaming(spark, s.url, s.name, maxMessagesPerTrigger=15), tmp_path)
-    assert (run.counts, run.stored) == ([15, 5], s.rows())
+    assert (run.counts, run.stored) == (counts, s.rows())
     s.fill(50)
     limits = {"maxMessagesPerTrigger": 20, "minMessagesPerTrigger": 20}
     once = available_now(streaming(spark, s.url, s.name, ONLY, **limits), tmp_path, once=True)
-    assert (once.counts, once.sequences) == ([50], between(21, 71))
+    assert (once.counts, once.sequences) == ([at_once], between(21, 21 + at_once))
     assert [set(row.asDict()) for row in once.rows[:1]] == [{"stream", "sequence"}]
     s.fill(5)
     other.fill(5)
@@ -153,20 +152,24 @@ def test_default_config_of_include_header_does_not_break_existing_query(
         "sequence bigint, stream string",
         maxMessagesPerTrigger=4,
     )
-    run = available_now(both, tmp_path)
-    assert (of(run, s), of(run, other)) == (between(71, 76), between(1, 6))
+    run = Run()
+    query = start(both, tmp_path, run)
+    query.processAllAvailable()
+    query.stop()
+    assert (of(run, s), of(run, other)) == (between(21 + at_once, 76), between(1, 6))
     assert max(run.counts) == 4
 
 
-@needs_admission_control
 def test_max_offsets_per_trigger(stream: MakeStream) -> None:
     """Streams share the limit by what waits in each; those that have anything get a message at
     least.
     """
     large, middle, small, empty = streams = [stream() for _ in range(4)]
+    query = Query(large.url, ",".join(s.name for s in streams), maxMessagesPerTrigger=10)
+    # Before Spark 4.2 the first batch has no limits.
+    assert query.run().counts == [0]
     for s, count in zip(streams, (101, 11, 1, 0), strict=True):
         s.fill(count)
-    query = Query(large.url, ",".join(s.name for s in streams), maxMessagesPerTrigger=10)
     found = []
     for _ in range(2):
         query.resume()
@@ -202,7 +205,6 @@ def test_rate_limit_set_to_long_max_should_not_overflow(stream: MakeStream) -> N
     assert query.run().counts == [25]
 
 
-@needs_admission_control
 @pytest.mark.usefixtures("no_connection_left")
 def test_min_offsets_per_trigger(stream: MakeStream) -> None:
     """With a clock of the test's own.
@@ -238,13 +240,15 @@ def test_min_offsets_per_trigger(stream: MakeStream) -> None:
     s.fill(1)
     assert planner.latest(end, limited=False).streams[s.name].next == 21
     # A reader that has no other limit waits as well, whatever it names to Spark as its default.
-    query = Query(s.url, s.name, minMessagesPerTrigger=21).resume()
+    query = Query(s.url, s.name, minMessagesPerTrigger=21)
+    assert query.run().counts == [20]
+    query.resume()
+    s.fill(20)
     assert query.step() == []
     s.fill(1)
     assert len(query.step()) == 21
 
 
-@needs_admission_control
 @pytest.mark.usefixtures("no_connection_left")
 def test_composite_read_limit(stream: MakeStream) -> None:
     streams = [stream() for _ in range(3)]
@@ -274,19 +278,18 @@ def test_composite_read_limit(stream: MakeStream) -> None:
         assert sum(end.streams[s.name].next - at.streams[s.name].next for s in streams) == expected
         at = end
     # The smaller one of two limits counts.
-    s = stream()
-    s.fill(40, size=1000)
-    query = Query(s.url, s.name, maxMessagesPerTrigger=25)
-    assert query.run(maxBytesPerTrigger="1m").counts == [25, 15]
-    last_two: dict[str, Any] = {
-        "startingOffsets": json.dumps({s.name: 39}),
-        "maxBytesPerTrigger": "1",
-    }
-    assert Query(s.url, s.name, maxMessagesPerTrigger=25, **last_two).run().counts == [1, 1]
-    assert Query(s.url, s.name, **last_two).run().counts == [1, 1]
+    for count, size, given, counts in (
+        (40, 1000, {"maxMessagesPerTrigger": 25, "maxBytesPerTrigger": "1m"}, [25, 15]),
+        (2, 0, {"maxMessagesPerTrigger": 25, "maxBytesPerTrigger": "1"}, [1, 1]),
+        (2, 0, {"maxBytesPerTrigger": "1"}, [1, 1]),
+    ):
+        s = stream()
+        query = Query(s.url, s.name, **given)
+        assert query.run().counts == [0]
+        s.fill(count, size=size)
+        assert query.runs().counts == counts
 
 
-@needs_admission_control
 @pytest.mark.parametrize("subjects", ["*.a", None])
 def test_fetched_data_reset_should_reset_all_fields(
     stream: MakeStream, subjects: str | None
@@ -302,16 +305,15 @@ def test_fetched_data_reset_should_reset_all_fields(
     limits = {"minMessagesPerTrigger": 10, "maxMessagesPerTrigger": 10}
     query = Query(s.url, s.name, **limits, **({} if subjects is None else {"subjects": subjects}))
     run = query.run(lambda number: s.fill(10))
-    assert run.counts == [10, 10, 5]
+    assert run.counts == ([10, 10, 5] if ADMISSION_CONTROL else [25])
     assert run.sequences == between(1, 26)
-    first = 26 if subjects is None else 31
-    assert query.run().sequences == between(first, first + 30)
+    first = s.state()["last_seq"] + 1 - 10 * len(run.counts)
+    assert query.run().sequences == between(first, first + 10 * len(run.counts))
 
 
 # Progress
 
 
-@needs_admission_control
 def test_input_row_metrics(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
     """Messages that come while the query runs; nothing waits after a batch without a limit.
 
@@ -338,10 +340,10 @@ def test_input_row_metrics(spark: SparkSession, stream: MakeStream, tmp_path: Pa
     assert sorted(run.stored) == sorted(s.rows() + other.rows())
     assert (of(run, s), of(run, other)) == (between(1, 29), between(1, 7))
     assert 0 not in run.counts
-    assert last == {s.name: 0, other.name: 0}
+    assert last == dict.fromkeys((s.name, other.name), 0 if ADMISSION_CONTROL else None)
 
 
-@needs_admission_control
+@LAG
 def test_custom_metrics_with_rate_limit(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
 ) -> None:
@@ -387,7 +389,6 @@ def check_sources(run: Run, sources: int, rows: list[int]) -> None:
     assert {len(each["sources"]) for each in run.progress} == {sources}
 
 
-@needs_admission_control
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("column", "reuse", "sources", "rows"),
@@ -421,10 +422,9 @@ def test_stream_stream_self_join_generates_only_one_offset_in_log_and_correct_me
         spark.conf.set("spark.sql.exchange.reuse", "true")
     pairs = sorted((row["one"], row["other"]) for row in run.rows)
     assert pairs == [(1, 1), (1, 3), (2, 2), (2, 4), (3, 1), (3, 3), (4, 2), (4, 4)]
-    check_sources(run, sources, [rows, rows])
+    check_sources(run, sources, [rows, rows] if ADMISSION_CONTROL else [2 * rows])
 
 
-@needs_admission_control
 @pytest.mark.full
 def test_current_partition_offsets_should_be_set_when_no_new_data_comes_in(
     spark: SparkSession, stream: MakeStream, tmp_path: Path
@@ -438,14 +438,13 @@ def test_current_partition_offsets_should_be_set_when_no_new_data_comes_in(
     one, two = (
         streaming(spark, s.url, s.name, ONLY, maxMessagesPerTrigger=5) for s in (short, long)
     )
+    batches = [[5, 5], [5, 5], [0, 5], [0, 5], [0, 5]] if ADMISSION_CONTROL else [[10, 25]]
     run = available_now(one.union(one), tmp_path / "one")
     assert Counter(run.sequences) == dict.fromkeys(between(1, 11), 2)
-    check_sources(run, 1, [10, 10])
+    check_sources(run, 1, [2 * rows for rows, _ in batches if rows])
     run = available_now(one.union(two), tmp_path / "two")
-    assert [by_stream(rows, short, long) for _, rows in sorted(run.batches.items())] == [
-        [5, 5]
-    ] * 2 + [[0, 5]] * 3
-    check_sources(run, 2, [10, 10, 5, 5, 5])
+    assert [by_stream(rows, short, long) for _, rows in sorted(run.batches.items())] == batches
+    check_sources(run, 2, [sum(each) for each in batches])
     long.fill(5)
     assert by_stream(available_now(one.union(two), tmp_path / "two").rows, short, long) == [0, 5]
 
@@ -470,7 +469,7 @@ def test_subscribing_topic_by_name(stream: MakeStream, at: str, fail_on_data_los
     query = Query(s.url, s.name, failOnDataLoss=fail_on_data_loss, **options)
     assert query.run().stored == s.rows()[first - 1 :]
     s.fill(12)
-    run = query.run(startingOffsets=json.dumps({s.name: 1}), maxMessagesPerTrigger=10)
+    run = query.runs(startingOffsets=json.dumps({s.name: 1}), maxMessagesPerTrigger=10)
     assert run.stored == s.rows()[25:]
     assert run.counts == [10, 2]
 
@@ -488,7 +487,7 @@ def test_topic_level_offsets_tolerate_a_new_topic(
     query = Query(old.url, old.name)
     assert query.run().sequences == between(1, 11)
     old.fill(3)
-    run = query.run(stream=both)
+    run = query.runs(stream=both)
     assert of(run, old) == between(11, 14)
     assert of(run, new) == between(1, 7)
     assert query.run(stream=both).rows == []
@@ -507,7 +506,7 @@ def test_topic_level_offsets_tolerate_a_new_topic(
     ):
         query.run(stream=new.name)
     # Back again, it is a new stream for the query.
-    run = query.run(stream=both)
+    run = query.runs(stream=both)
     assert of(run, new) == between(1, 11)
     assert of(run, old) == []
 
@@ -582,7 +581,7 @@ def test_subscribe_topic_by_pattern_with_topic_recreation_between_batches(
     assert f"set failOnDataLoss=false to go on at sequence {expected[0]}" in str(caught.value)
     assert text not in caplog.text
     # Failing has not moved the query.
-    assert query.run(failOnDataLoss="false").stored == s.rows(*expected)
+    assert query.runs(failOnDataLoss="false").stored == s.rows(*expected)
     assert text in caplog.text
     assert "failOnDataLoss is false" in caplog.text
     # An accepted loss is over.
@@ -590,7 +589,7 @@ def test_subscribe_topic_by_pattern_with_topic_recreation_between_batches(
     assert query.run().sequences == following
 
 
-@needs_admission_control
+@BATCHES_OF_ONE_RUN
 @DAMAGES
 def test_available_now_should_throw_error_when_partitions_got_unavailable(
     stream: MakeStream, damage: Callable[[Stream], None], text: str, expected: range
@@ -640,7 +639,7 @@ def test_empty_partitions_should_not_record_to_latest_offset(stream: MakeStream)
     assert lag(json.dumps(progress)) == {s.name: StreamLag(s.name, 11, None, None, None)}
     s.create()
     s.fill(4)
-    assert query.run().sequences == between(1, 5)
+    assert query.runs().sequences == between(1, 5)
 
 
 @pytest.mark.parametrize("mode", ["b", "s"])
@@ -670,12 +669,9 @@ def test_fail_on_data_loss_false_should_not_return_duplicated_records(
 # Other semantics of the source
 
 
-@needs_server(ATOMIC_BATCHES)
-def test_read_kafka_transactional_messages(stream: MakeStream) -> None:
-    """Messages of an atomic batch are there when it is committed.
-
-    Removed ones do not count for a limit.
-    """
+@ATOMIC_BATCHES
+def test_read_kafka_transactional_messages_read_uncommitted(stream: MakeStream) -> None:
+    """Messages of an atomic batch are there when it is committed."""
     s = stream(allow_atomic=True)
     query = Query(s.url, s.name)
     for number in (1, 2, 3):
@@ -685,11 +681,19 @@ def test_read_kafka_transactional_messages(stream: MakeStream) -> None:
             f"{s.subject}.a", b"", headers + [("Nats-Batch-Commit", "1")] * (number == 3)
         )
     assert query.run().sequences == [1, 2, 3]
-    # Gaps at the beginning, in the middle and at the end of what is read, and wider ones than the
-    # limit.
+
+
+def test_read_kafka_transactional_messages_read_committed(stream: MakeStream) -> None:
+    """Messages that are not there do not count for a limit: gaps at the beginning, in the middle
+    and at the end of what is read, and wider ones than the limit.
+    """
+    s = stream()
+    query = Query(s.url, s.name, maxMessagesPerTrigger=3)
+    s.fill(3)
+    assert query.run().sequences == [1, 2, 3]
     s.fill(17)
     s.remove(4, 5, 6, 7, 9, 12, 14, 15, 16, 17, 20)
-    run = query.run(maxMessagesPerTrigger=3)
+    run = query.runs()
     assert [[row["sequence"] for row in rows] for rows in run.batches.values()] == [
         [8, 10, 11],
         [13, 18, 19],
@@ -807,10 +811,6 @@ def test_subscribe_strategy_must_give_back_all_assigned(stream: MakeStream) -> N
 def test_empty_ranges_ignored(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     assert batch(spark, s.url, s.name).collect() == []
-    # As Spark 4.0 and 4.1 read it.
-    reader: Any = calls.data_source({"servers": s.url, "stream": s.name}).reader(calls.ROWS)
-    assert reader.partitions() == []
-    assert list(reader.read(None)) == []
     # Emptied by a purge, and with sequences that go on after it.
     s.fill(10)
     s.purge()

@@ -5,13 +5,15 @@ others.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from tests.support import calls
-from tests.support.calls import ROWS, Query
+from tests.support.calls import ROWS, Query, data_source
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import batch, stored
@@ -105,6 +107,15 @@ def test_streams_of_every_kind(stream: MakeStream, config: dict[str, object]) ->
     run = Query(s.url, s.name, maxMessagesPerTrigger=14).run()
     assert run.counts == [14, 11]
     assert run.stored == expected
+
+
+@pytest.mark.parametrize("partition", [None, InputPartition(None)], ids=["4.0", "4.2"])
+def test_a_batch_without_tasks(stream: MakeStream, partition: InputPartition | None) -> None:
+    """Spark runs a task of its own then, without a partition before Spark 4.2."""
+    s = stream()
+    reader: Any = data_source({"servers": s.url, "stream": s.name}).reader(ROWS)
+    assert reader.partitions() == []
+    assert list(reader.read(partition)) == []
 
 
 def test_a_subset_of_the_columns_in_any_order(stream: MakeStream) -> None:

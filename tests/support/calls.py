@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import pyspark.sql.datasource
-import pytest
 from pyspark import TaskContext
 from pyspark.sql import Row
+from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructType
@@ -35,16 +34,13 @@ from tests.support.streams import Stored, Stream
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
-except ImportError:
+except ImportError:  # Spark 4.0 and 4.1
     ADMISSION_CONTROL = False
 else:
     ADMISSION_CONTROL = True
-"""Whether this Spark lets a Python source limit its micro-batches: 4.2 and later."""
-needs_admission_control = pytest.mark.skipif(
-    not ADMISSION_CONTROL,
-    reason="Spark has admission control for Python sources since 4.2; tests/compat/test_compat.py "
-    "has the micro-batches of 4.0 and 4.1",
-)
+"""Whether Spark gives a source the start and the limit of a micro-batch. Without, the first one of
+a query has no limits, and a run with Trigger.AvailableNow or Trigger.Once has one micro-batch.
+"""
 
 
 def _struct(columns: Sequence[Column]) -> StructType:
@@ -91,9 +87,13 @@ def planned(
     if mode == "b":
         return list(source.reader(schema or SEQUENCE).partitions())
     reader: Any = source.streamReader(schema or SEQUENCE)
-    start = reader.initialOffset()
-    limit = (start, ReadAllAvailable()) if ADMISSION_CONTROL else ()
-    return list(reader.partitions(start, reader.latestOffset(*limit)))
+    if ADMISSION_CONTROL:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+    else:
+        end = reader.latestOffset()
+        start = reader.initialOffset()
+    return list(reader.partitions(start, end))
 
 
 def sequences(mode: str, options: Mapping[str, object]) -> list[int]:
@@ -134,8 +134,6 @@ def stored(stream: Stream, /, **options: object) -> list[Stored]:
 class Query:
     """A streaming query: `run` reads what is there and stops, as with the trigger availableNow.
 
-    On Spark 4.0 and 4.1, where that trigger makes one micro-batch, it reads on as with another one.
-
     Its checkpoint, `end`, is the end of its last micro-batch; `ends` are those of the last run.
     After `resume` it can also be read by single micro-batches.
     """
@@ -159,20 +157,35 @@ class Query:
         have changed.
         """
         self.options |= changed
-        self._reader: Any = data_source(self.options).streamReader(self.schema)
-        _go_on(self._reader, self.end)
-        if self.end is None:
+        self._reader = self._started(self.options)
+        if self.end is None and ADMISSION_CONTROL:
             self.end = written(self._reader.initialOffset())
         return self
 
     def step(self) -> list[Stored]:
         """The rows of the next micro-batch of a stream; none when there is nothing to read."""
-        end = _next_end(self._reader, self.end)
+        start, end = self._next(self._reader)
         new_rows = [
-            as_stored(row) for row in rows_of(self._reader, self._reader.partitions(self.end, end))
+            as_stored(row) for row in rows_of(self._reader, self._reader.partitions(start, end))
         ]
         self.end = end
         return new_rows
+
+    def _started(self, options: Mapping[str, object]) -> Any:
+        """The reader of a new process."""
+        reader: Any = data_source(options).streamReader(self.schema)
+        if self.end is not None and not ADMISSION_CONTROL:
+            # So Spark plans the last batch once more, which tells the reader where the query is.
+            reader.partitions(self.end, self.end)
+        return reader
+
+    def _next(self, reader: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start and end of the next micro-batch, asked for in the order of this Spark."""
+        if ADMISSION_CONTROL:
+            start = self.end or written(reader.initialOffset())
+            return start, written(reader.latestOffset(start, reader.getDefaultReadLimit()))
+        end = written(reader.latestOffset())
+        return self.end or written(reader.initialOffset()), end
 
     def rest(self) -> list[Stored]:
         """The rows of all micro-batches until there is nothing left to read."""
@@ -190,18 +203,17 @@ class Query:
 
     def run(self, after_batch: Callable[[int], object] | None = None, /, **changed: object) -> Run:
         """Read it as a new process would, with other options if some have changed."""
-        reader: Any = data_source({**self.options, **changed}).streamReader(self.schema)
         run = Run()
         self.ends = []
         try:
+            reader = self._started({**self.options, **changed})
             if ADMISSION_CONTROL:
                 reader.prepareForTriggerAvailableNow()
-            _go_on(reader, self.end)
-            # Spark makes one batch of a new query even when there is nothing to read.
-            new = self.end is None
-            start = self.end or written(reader.initialOffset())
-            while (end := _next_end(reader, start)) != start or new:
-                new = False
+            while ADMISSION_CONTROL or not run.batches:
+                start, end = self._next(reader)
+                # Spark makes one batch of a new query even when there is nothing to read.
+                if end == start and self.end is not None:
+                    break
                 number = len(run.batches)
                 if number:
                     # Of the last batch of a run Spark tells nobody.
@@ -210,23 +222,21 @@ class Query:
                 run.batches[number] = list(rows_of(reader, parts))
                 if after_batch is not None:
                     after_batch(number)
-                self.end = start = end
+                self.end = end
                 self.ends.append(end)
         finally:
             close_all()
         return run
 
+    def runs(self, **changed: object) -> Run:
+        """All runs until one finds nothing to read, as one.
 
-def _go_on(reader: Any, end: dict[str, Any] | None) -> None:
-    """Tell a reader where a query goes on: Spark 4.0 and 4.1 do so by an empty micro-batch."""
-    if end is not None and not ADMISSION_CONTROL:
-        reader.partitions(end, end)
-
-
-def _next_end(reader: Any, start: dict[str, Any] | None) -> dict[str, Any]:
-    """The end of the micro-batch that begins at `start`, as this Spark asks for it."""
-    limit = (start, reader.getDefaultReadLimit()) if ADMISSION_CONTROL else ()
-    return written(reader.latestOffset(*limit))
+        Before Spark 4.2 a run has one batch, which may only find that the streams are others.
+        """
+        runs = Run()
+        while batches := self.run(**changed).batches:
+            runs.batches |= {len(runs.batches) + number: rows for number, rows in batches.items()}
+        return runs
 
 
 def rows_of(reader: Any, partitions: Iterable[InputPartition]) -> Iterator[Row]:
@@ -271,21 +281,18 @@ def store(writer: Writer, batches: Iterable[pa.RecordBatch], batch: int = 0, run
     number = (batch,) if isinstance(writer, DataSourceStreamWriter) else ()
     try:
         with _task(batch, run):
-            message = anything.write(_handed_over(writer, batches))
+            message = anything.write(iter(batches) if anything.arrow else _rows_of(batches))
     except BaseException:
         anything.abort([None], *number)
         raise
     anything.commit([message], *number)
 
 
-def _handed_over(writer: Writer, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """What a task gets from this Spark: Arrow batches, or rows in a streaming query on Spark 4.0."""
-    by_rows = isinstance(writer, DataSourceStreamWriter) and not hasattr(
-        pyspark.sql.datasource, "DataSourceStreamArrowWriter"
-    )
-    if not by_rows:
-        return iter(batches)
-    return (Row(**values) for batch in batches for values in batch.to_pylist())
+def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """The rows that Spark makes of batches for a writer of Python objects."""
+    for batch in batches:
+        schema = from_arrow_schema(batch.schema)
+        yield from ArrowTableToRowsConversion.convert(pa.Table.from_batches([batch]), schema)
 
 
 @contextmanager

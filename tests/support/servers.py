@@ -6,8 +6,6 @@ import functools
 import os
 import subprocess
 
-import pytest
-
 from spark_jetstream.protocol.features import Version
 from spark_jetstream.testing.process import find_server_binary
 
@@ -23,11 +21,3 @@ def version_of(binary: str | os.PathLike[str] | None = None) -> Version:
     """The version of a nats-server as numbers, by default of the one that tests start."""
     major, minor, patch = server_version(binary or find_server_binary()).split(".")
     return int(major), int(minor), int(patch)
-
-
-def needs_server(first: Version) -> pytest.MarkDecorator:
-    """Leave a test out on older servers than this one."""
-    name = ".".join(map(str, first[:2]))
-    return pytest.mark.skipif(
-        version_of() < first, reason=f"nats-server has this since {name}; the newest one is tested"
-    )
