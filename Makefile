@@ -60,8 +60,9 @@ demo: $(INSTALLED) ## Stream 336,776 flights through an embedded server and Spar
 test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests of every part and option in a few minutes
 	@$(RUN) $(PY) $(PYTEST) --numprocesses 5 -m "not full" --ignore $(TESTS_OF_SITE)
 
+# Sparks and clusters that tests break need a core each.
 test-all: $(DOCS) $(RECIPES) $(RELEASE) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
-	@$(RUN) $(PY) $(PYTEST) --numprocesses 3
+	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
 
 # HISTORIES_SEED=101 HISTORIES=3000 makes as many, from that seed on.
 histories: $(INSTALLED) ## Compare source and sink with models, over histories of small events that seeds make
