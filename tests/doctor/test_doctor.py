@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
@@ -20,7 +21,7 @@ from spark_jetstream.doctor.findings import Finding, within
 from spark_jetstream.doctor.handover import check_handover
 from spark_jetstream.doctor.permissions import Job
 from spark_jetstream.doctor.servers import check_clock
-from spark_jetstream.errors import ConsumerLimitReached
+from spark_jetstream.errors import ConsumerLimitReached, JetStreamNotEnabled
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import LOOPBACK
 from tests.support.client import tls_config
@@ -587,7 +588,15 @@ def test_consumers_of_tasks_are_limited_by_the_tier_of_one_replica() -> None:
     with NatsCluster(config=operator.config) as cluster:
         login = {"servers": cluster.url, "credentialsSecret": operator.credentials(user())}
         with JetStreamAdmin(**login) as admin:
-            admin.streams.create("S", num_replicas=3)
+
+            def created() -> bool:
+                # The leader of the cluster may not have enabled the account's JetStream yet.
+                with contextlib.suppress(JetStreamNotEnabled):
+                    admin.streams.create("S", num_replicas=3)
+                    return True
+                return False
+
+            wait_until(created, "the stream")
 
             def consumers() -> Finding:
                 given = (
