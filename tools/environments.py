@@ -9,6 +9,14 @@ from pathlib import Path
 from tests.support.project import ROOT
 
 
+def versions_script(*distributions: str) -> str:
+    """A script that prints the versions of Python and of these distributions, as JSON."""
+    return f"""
+import importlib.metadata, json, platform
+print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {distributions})]))
+"""
+
+
 class Environments:
     """The environments and servers in `folder`, where the next run finds them again."""
 

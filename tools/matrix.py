@@ -14,7 +14,6 @@ an axis all of them run. The results go to the table of the page docs/compatibil
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from pathlib import Path
 from tests.compat import test_sail
 from tests.support.jobs import run_python
 from tests.support.servers import server_version
-from tools.environments import Environments
+from tools.environments import Environments, versions_script
 from tools.matrix_jobs import (
     Job,
     holds,
@@ -34,7 +33,7 @@ from tools.matrix_jobs import (
     run_on_sail,
     run_smoke,
 )
-from tools.version_table import PAGE, VersionTable, commit
+from tools.version_table import PAGE, VersionTable, stamp
 
 #: Oldest first.
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
@@ -54,17 +53,13 @@ PASSED, FAILED, NOT_RUN = "passed", "failed", "not run here"
 #: Spark waits ten seconds for a Python worker to start, which is too short on a busy machine.
 TRIES = 2
 
-#: Prints the versions of an environment in the order of `COLUMNS`. What it imports is then compiled
-#: when workers start.
-VERSIONS = f"""
-import importlib.metadata, json, platform
-import pyspark.sql.streaming.python_streaming_source_runner, pyspark.worker, spark_jetstream.datasource
-print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {("pyspark", *LIBRARIES)})]))
-"""
-SAIL_VERSIONS = f"""
-import importlib.metadata, json, platform
-print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {("pysail", *LIBRARIES)})]))
-"""
+#: Prints the versions of an environment in the order of `COLUMNS`. The imported modules are then
+#: compiled when workers start.
+VERSIONS = (
+    "import pyspark.sql.streaming.python_streaming_source_runner, pyspark.worker\n"
+    "import spark_jetstream.datasource\n" + versions_script("pyspark", *LIBRARIES)
+)
+SAIL_VERSIONS = versions_script("pysail", *LIBRARIES)
 
 
 @dataclass(frozen=True)
@@ -157,8 +152,7 @@ class Runner:
         if cell.sail:
             spark = engine(spark)
         result = PASSED if passed else FAILED
-        day = datetime.datetime.now(datetime.timezone.utc).date()
-        return [cell.axis, number, spark, server, *libraries, result, str(day), commit()]
+        return [cell.axis, number, spark, server, *libraries, result, *stamp()]
 
     def _job(self, cell: Cell, python: Path) -> Job:
         """The job of a cell, whose environment has this Python."""

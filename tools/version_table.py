@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,8 @@ PAGE = ROOT / "docs" / "compatibility.md"
 class VersionTable:
     """The table between the comments `<!-- NAME -->` and `<!-- /NAME -->` of the page.
 
-    Its first columns are an axis and the versions of Python, Spark and nats-server. The rows of
+    Its first columns are an axis and the versions of Python, Spark and nats-server, its last ones
+    those of `stamp`. The rows of
     `not_run`, one for each combination, say that nothing was run.
     """
 
@@ -61,9 +63,9 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def commit() -> str:
-    """The newest commit that this run contains."""
+def stamp() -> list[str]:
+    """The last two columns of a row: today, and the newest commit that this run contains."""
+    day = datetime.datetime.now(datetime.timezone.utc).date()
     command = ["git", "rev-parse", "--short=8", "HEAD"]
-    return subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    commit = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [str(day), commit.strip()]

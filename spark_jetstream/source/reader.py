@@ -134,7 +134,7 @@ class _Source:
         Runs on an executor.
         """
         log_as_spark()
-        # Where nothing was planned Spark gives a partition of its own, 4.0 and 4.1 give none.
+        # Where nothing was planned, Spark reads a partition of its own, and Spark 4.0 and 4.1 None.
         part: TaskInput | None = None if partition is None else partition.value
         if part is None:
             return

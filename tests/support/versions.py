@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jetstream.testing.process import find_server_binary
 from tests.support.calls import ADMISSION_CONTROL
-from tests.support.servers import server_version
+from tests.support.servers import version_of
 
 BATCHES_OF_ONE_RUN = pytest.mark.skipif(
     not ADMISSION_CONTROL,
@@ -22,7 +21,7 @@ LAG = pytest.mark.skipif(
     "test_input_row_metrics",
 )
 ATOMIC_BATCHES = pytest.mark.skipif(
-    tuple(map(int, server_version(find_server_binary()).split(".")[:2])) < (2, 12),
+    version_of() < (2, 12, 0),
     reason="nats-server has atomic batches since 2.12; other messages that are not there: "
     "test_read_kafka_transactional_messages_read_committed",
 )

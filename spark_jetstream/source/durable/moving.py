@@ -150,11 +150,12 @@ class MovingProgress(StreamProgress):
 
     def _without_stand_in(self, state: StreamSummary) -> bool:
         """Delete a stand-in that is left. Return whether there is none any more."""
-        if self._stand_in_is_left and self._others_may_delete(state):
+        if not self._stand_in_is_left:
+            return True
+        if self._others_may_delete(state):
             return False
-        if self._stand_in_is_left:
-            # Only now: `_look` has shown that no earlier run is alive.
-            self._delete_stand_in(long=is_long(state, self._longest))
+        # Only now: `_look` has shown that no earlier run is alive.
+        self._delete_stand_in(long=is_long(state, self._longest))
         return True
 
     def _others_may_delete(self, state: StreamSummary) -> bool:
