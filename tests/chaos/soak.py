@@ -44,7 +44,13 @@ MAJORITY_DOWN = 25.0  # seconds that two of three servers are down; `ackTimeout`
 _LONGEST = 180.0  # seconds until a killed planner is replaced
 _HEAP = 1024  # MiB
 VICTIMS = ("planner", "workers", "server", "leader", "majority")
-_COMING_AND_GOING = "block-manager-"  # how the names of such threads begin
+#: How the names of threads begin that Spark starts and ends by the hundred: those of its block
+#: manager end when they were idle for a minute, those of a task two seconds after the task.
+_COMING_AND_GOING = ("block-manager-", "Worker Monitor ")
+#: Spark's JVM keeps this thread, and a selector with its channel, for each planner process that it
+#: ever started (`PythonWorkerFactory`).
+_KEPT_THREAD = "Idle Worker Mon"
+_KEPT_DESCRIPTORS = 3
 
 #: All of the heap is resident from the start: what the JVM has beside it is what Spark and the
 #: connector need, and not when the collector thinks that it must run. A full collection says what
@@ -74,8 +80,8 @@ class Measure:
 MEASURES = {
     "heap": Measure("MiB in use in the heap of the driver's JVM after a full collection", 16),
     "jvm": Measure("MiB of the driver's JVM beside its heap", 48),
-    "jvm-fds": Measure("descriptors of the driver's JVM", 20),
-    "jvm-thr": Measure("threads of the driver's JVM", 10),
+    "jvm-fds": Measure("descriptors of the driver's JVM, without those kept for planners", 20),
+    "jvm-thr": Measure("threads of the driver's JVM, without those kept for planners", 10),
     "plan": Measure("MiB that only the largest planner process has", 8),
     "plan-fds": Measure("descriptors of the planner process with the most", 2),
     "plan-thr": Measure("threads of the planner process with the most", 1),
@@ -106,9 +112,8 @@ def of_process(pid: int) -> dict[str, float]:
     """The MiB that only this process has, all that are resident, and the numbers of its descriptors
     and threads.
 
-    Pages that a worker shares with the daemon that forked it are not its own. Threads of which
-    Spark starts a hundred after each collection, and ends them when they were idle for a minute,
-    are not counted.
+    Pages that a worker shares with the daemon that forked it are not its own. Threads that come and
+    go are not counted, nor what Spark's JVM keeps for each planner process.
     """
     folder = Path("/proc", str(pid))
     rollup, status = (
@@ -118,12 +123,14 @@ def of_process(pid: int) -> dict[str, float]:
     names = []
     for path in folder.glob("task/*/comm"):
         with contextlib.suppress(OSError):  # the thread has ended
-            names.append(path.read_text())
+            names.append(path.read_text().rstrip("\n"))
+    kept = sum(name.startswith(_KEPT_THREAD) for name in names)
+    coming_and_going = sum(name.startswith(_COMING_AND_GOING) for name in names)
     return {
         "private": sum(int(size) for size in re.findall(r"Private_Dirty: +(\d+)", rollup)) / 1024,
         "resident": sum(int(size) for size in re.findall(r"VmRSS:\s+(\d+)", status)) / 1024,
-        "fds": len(list(folder.joinpath("fd").iterdir())),
-        "threads": sum(not name.startswith(_COMING_AND_GOING) for name in names),
+        "fds": len(list(folder.joinpath("fd").iterdir())) - _KEPT_DESCRIPTORS * kept,
+        "threads": len(names) - coming_and_going - kept,
     }
 
 

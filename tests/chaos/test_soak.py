@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from tests.chaos.soak import (
     SoakWorld,
     grown,
     look,
+    of_process,
     on_servers,
     soak,
 )
@@ -52,6 +57,40 @@ def test_a_measure_without_values_fails() -> None:
     assert grown([{**row} if minute < 50 else {} for minute, row in enumerate(some)]) == [
         f"{measure.of}: not measured" for measure in MEASURES.values()
     ]
+
+
+KEPT_AND_PASSING = {
+    "one more of the connector": ("nats-client", 1, 0),
+    "kept by Spark for a planner": ("Idle Worker Mon", 0, -3),
+    "of Spark's block manager": ("block-manager-a", 0, 0),
+    "of a task": ("Worker Monitor ", 0, 0),
+}
+
+
+def difference(name: str) -> tuple[float, float]:
+    """How many more threads and descriptors this process has with a thread of this name."""
+    named, measured = threading.Event(), threading.Event()
+
+    def be_named() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+        named.set()
+        measured.wait()
+
+    thread = threading.Thread(target=be_named)
+    before = of_process(os.getpid())
+    thread.start()
+    named.wait()
+    after = of_process(os.getpid())
+    measured.set()
+    thread.join()
+    return after["threads"] - before["threads"], after["fds"] - before["fds"]
+
+
+def test_threads_and_descriptors_that_spark_keeps_are_not_counted() -> None:
+    # In a process of its own: no thread of another test starts or ends in between.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        found = list(process.map(difference, [name for name, *_ in KEPT_AND_PASSING.values()]))
+    assert found == [tuple(expected) for _, *expected in KEPT_AND_PASSING.values()]
 
 
 @pytest.mark.full
