@@ -280,6 +280,17 @@ def durable(names: Names) -> Lines:
     yield from _creating(names, names.durable, "the consumer that has the position")
     yield _alive(names)
     yield Permission(names.api(jsapi.CONSUMER_RESET, consumer=names.durable), "a commit")
+    yield _versions()
+
+
+def _versions() -> Permission:
+    """Return the permission for asking servers for their versions."""
+    return Permission(
+        jsapi.ASK_SERVERS,
+        "whether all servers can move the consumer",
+        "cluster",
+        without="while servers are updated from before 2.14, a commit crashes the older ones",
+    )
 
 
 def durable_old(names: Names) -> Lines:
@@ -333,6 +344,7 @@ def durable_queue(names: Names) -> Lines:
         "with a filter, or max_msgs_per_subject",
         without="the server shows the next message that matches in place of the position",
     )
+    yield _versions()
 
 
 def share(names: Names) -> Lines:

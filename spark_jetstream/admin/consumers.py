@@ -44,6 +44,7 @@ from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
 from spark_jetstream.admin.pulls import Pull, check_can_serve, pull_request, waits_for_acks
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.deadline import Backoff
+from spark_jetstream.client.versions import versions_of
 from spark_jetstream.errors import (
     ConnectionFailed,
     ConsumerNotFound,
@@ -57,6 +58,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.options.values import Seconds
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
+from spark_jetstream.protocol.features import CONSUMER_RESET, Version, shown_version
 from spark_jetstream.protocol.handover import Handover
 from spark_jetstream.protocol.units import (
     INT64_MAX,
@@ -406,7 +408,7 @@ class Consumers(Balanced):
 
         By default it continues after the acknowledged messages. The consumer forgets deliveries
         that were not acknowledged. Raises `ApiError` (10204) when its ``deliver_policy`` does not
-        allow the sequence, `JetStreamError` where the server is too old.
+        allow the sequence, `JetStreamError` where a server that keeps the consumer is too old.
         """
         context = f"reset {_what(stream, name)}"
         request = None
@@ -414,7 +416,7 @@ class Consumers(Balanced):
             context = f"{context} to sequence {sequence}"
             request = {"seq": positive(sequence)}
         # The server does not reply for a consumer that does not exist.
-        self.load(stream, name)
+        self._check_followers(self.load(stream, name), context)
         return self._api.reply(
             ResetReply,
             jsapi.CONSUMER_RESET,
@@ -423,6 +425,26 @@ class Consumers(Balanced):
             stream=stream,
             consumer=name,
         )
+
+    def _check_followers(self, info: ConsumerInfo, context: str) -> None:
+        """Raise `JetStreamError` if a server that keeps the consumer would end with a panic.
+
+        A server before 2.14 does that when it reads of a reset in the log of the consumer.
+        """
+        cluster = info.cluster
+        if cluster is None or not cluster.replicas:
+            return
+        followers = [each.name for each in cluster.replicas]
+        versions: dict[str, Version] = {}
+        # A user who may not ask is trusted to know the versions.
+        with contextlib.suppress(PermissionDenied):
+            versions = versions_of(self._api.connection, cluster.name, followers, context)
+        for name, version in versions.items():
+            if not CONSUMER_RESET.is_in(version):
+                raise JetStreamError(
+                    f"cannot {context}: server {name} is nats-server {shown_version(version)}, "
+                    f"which would crash: update it to {CONSUMER_RESET.since} first"
+                )
 
     def unpin(self, stream: str, name: str, group: str) -> None:
         """Unpin the pinned client of a priority group (server 2.11).

@@ -99,6 +99,9 @@ STREAM_PEER_REMOVE = Endpoint("STREAM.PEER.REMOVE.{stream}", clustered=True)
 PEER_EVACUATE = Endpoint("STREAM.PEER.EVACUATE.{stream}", clustered=True, since=PEER_EVACUATION)
 CANCEL_MOVE = Endpoint("STREAM.CANCEL_MOVE.{stream}", clustered=True, since=PEER_EVACUATION)
 
+ASK_SERVERS = "$SYS.REQ.ACCOUNT.PING.STATZ"
+"""Where an account asks all servers, each of which replies with its version (server/events.go)."""
+
 MESSAGE_GET = Endpoint("STREAM.MSG.GET.{stream}", repeatable=True)
 MESSAGE_DELETE = Endpoint("STREAM.MSG.DELETE.{stream}")
 DIRECT_GET = Endpoint("DIRECT.GET.{stream}", repeatable=True)

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.features import Version
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import shown
 
@@ -58,6 +59,15 @@ def parsed_info(line: bytes, *, first: bool = False) -> dict[str, Any]:
         # nats-py tries each of them in an outage.
         info["connect_urls"] = info["connect_urls"][:MOST_URLS]
     return info
+
+
+def version_of(text: str) -> Version | None:
+    """Return the three numbers of a server's version, None for another text."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        return None
+    major, minor, patch = map(int, found[1].split("."))
+    return major, minor, patch
 
 
 def _is_text(value: Any) -> bool:

@@ -13,6 +13,7 @@ from spark_jetstream.admin.models.streams import replicas
 from spark_jetstream.errors import (
     ApiError,
     ConsumerNotFound,
+    JetStreamError,
     OptionError,
     RequestTimeout,
     ServerBusy,
@@ -22,6 +23,8 @@ from spark_jetstream.testing import NatsCluster
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import read
 from tests.admin.conftest import knowing_admin
+from tests.support.mixed import tells
+from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 
 SERVERS = {"test-0", "test-1", "test-2"}
@@ -291,3 +294,21 @@ def test_a_stream_gives_up_its_other_replicas(
     )
     for name in ("M", "R"):
         streams.delete(name)
+
+
+def test_a_reset_that_would_crash_an_older_server_is_refused(
+    clustered: JetStreamAdmin, nats_cluster: NatsCluster
+) -> None:
+    clustered.streams.create(name="MIXED", num_replicas=3)
+    info = clustered.consumers.create("MIXED", durable_name="d", ack_policy="explicit")
+    assert info.cluster is not None
+    follower = info.cluster.replicas[0].name
+    with WireProxy(nats_cluster.urls[0]) as proxy, knowing_admin(proxy.url) as admin:
+        tells(proxy, {follower: b"2.12.8"})
+        with pytest.raises(
+            JetStreamError, match=f"server {follower} is nats-server 2.12.8, .*2.14"
+        ):
+            admin.consumers.reset("MIXED", "d", 1)
+        tells(proxy, {})
+        assert admin.consumers.reset("MIXED", "d", 1).name == "d"
+    clustered.streams.delete("MIXED")

@@ -80,6 +80,12 @@ class ConsumerState:
     inactive_threshold: float
     purge: Purge | None = None
     created: int = 0
+    cluster: str = ""
+    """The cluster that keeps it, "" without one."""
+    followers: tuple[str, ...] = ()
+    """The servers that keep it beside its leader."""
+    offline: tuple[str, ...] = ()
+    """Those of them that are down."""
 
     @classmethod
     def from_reply(cls, body: Mapping[str, Any], context: str) -> ConsumerState:
@@ -93,6 +99,7 @@ class ConsumerState:
         level = metadata.get("_nats.level", "0")
         threshold = config.get("inactive_threshold", 0)
         following = _first_uncommitted(body, config.get("opt_start_seq"), deliveries, context)
+        replicas = _replicas(body, context)
         level_is_number = level.isascii() and level.isdigit()
         if not level_is_number or not isinstance(threshold, int):
             raise ProtocolError(
@@ -108,6 +115,9 @@ class ConsumerState:
             inactive_threshold=threshold / SECOND,
             purge=Purge.noted(metadata),
             created=parse_time(str(body.get("created", ""))),
+            cluster=jsapi.field(body, "cluster.name", str, context, ""),
+            followers=tuple(str(each.get("name")) for each in replicas),
+            offline=tuple(str(each.get("name")) for each in replicas if each.get("offline")),
         )
 
     @property
@@ -115,12 +125,17 @@ class ConsumerState:
         """Its subject filters, empty for all."""
         return jsapi.filters_of(self.config)
 
+    @property
+    def leader_can_reset(self) -> bool:
+        """Whether the server that leads the consumer has CONSUMER.RESET."""
+        return CONSUMER_RESET.is_at(self.level)
+
     def can_move_to(self, sequence: int) -> bool:
-        """Whether the server can move the consumer there.
+        """Whether the leader of the consumer can move it there; see `Moves.way`.
 
         It can since 2.14, and not before the sequence at which the consumer began.
         """
-        if not CONSUMER_RESET.is_at(self.level):
+        if not self.leader_can_reset:
             return False
         begins = 1
         start = self.config.get("opt_start_seq")
@@ -172,6 +187,12 @@ def _first_uncommitted(
         # matches from the start on (tried on 2.10.26, 2.11.11 and 2.12.8).
         return min(delivered, max(1, start))
     return delivered
+
+
+def _replicas(body: Mapping[str, Any], context: str) -> list[dict[str, Any]]:
+    """Return what the leader says of the other servers of the consumer."""
+    replicas: list[Any] = jsapi.field(body, "cluster.replicas", list, context, [])
+    return [each for each in replicas if isinstance(each, dict)]
 
 
 def metadata_of(config: Mapping[str, Any]) -> dict[str, str]:

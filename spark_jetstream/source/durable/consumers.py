@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jetstream.client.connection import Connection
@@ -32,6 +32,7 @@ from spark_jetstream.source.durable.consumer_state import (
     listed,
     metadata_of,
 )
+from spark_jetstream.source.durable.moves import Moves, Way
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +54,13 @@ class DurableConsumers:
 
     All methods raise what `Connection.api` raises, and retry nothing. `requests` gives the
     connection, anew for each request. `filters` are the subject filters of the query, empty for
-    all, `run` is the token of the run.
+    all, `run` is the token of the run. `moves` knows how they can be moved.
     """
 
     requests: Requests
     filters: tuple[str, ...]
     run: str
+    moves: Moves = field(default_factory=Moves)
 
     def stream(self, stream: str) -> StreamSummary:
         """Return the state of the stream."""
@@ -136,6 +138,10 @@ class DurableConsumers:
         if purge is not None:
             marks[PURGE] = purge.note()
         return self._mark(stream, name, consumer, marks, context)
+
+    def way(self, consumer: ConsumerState, sequence: int) -> Way:
+        """Return how the consumer can be moved to a sequence: see `Moves.way`."""
+        return self.moves.way(self._connection(), consumer, sequence)
 
     def reset(self, stream: str, name: str, sequence: int) -> ConsumerState:
         """Move the consumer. The server does not reply for a missing one (`RequestTimeout`)."""

@@ -8,7 +8,8 @@ A commit goes
   stand-in at the position, (2) delete the consumer, (3) create it at the position, (4) delete the
   stand-in;
 - in a long interest stream without CONSUMER.RESET (`interest_streams.LONG`): by a purge below what
-  all other consumers need.
+  all other consumers need;
+- later, while only some of the consumer's servers have CONSUMER.RESET (`moves.py`).
 
 Each step may be repeated. The server's consumers show after which step a crash was. "Loss" is one
 on an interest stream.
@@ -41,6 +42,7 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import SECOND
 from spark_jetstream.source.durable.consumer_state import ConsumerState
 from spark_jetstream.source.durable.consumers import DurableConsumers, taken
+from spark_jetstream.source.durable.moves import Way
 from spark_jetstream.source.durable.stream_progress import StreamProgress
 from spark_jetstream.source.interest_streams import LONG, is_long
 from spark_jetstream.source.probes import probe_of
@@ -128,6 +130,10 @@ class MovingProgress(StreamProgress):
         if consumer.next == next_sequence and not self._stand_in_is_left:
             self._resumed = False
             return
+        # A move, or another stand-in, might harm the older ones among its servers.
+        way = self._consumers.way(consumer, next_sequence)
+        if way is Way.LATER:
+            return
         # The caller's state may be from before an outage, in which the stream lost its tail.
         state = self._consumers.stream(self._stream)
         if not (self._without_stand_in(state) and self._can_commit(state, next_sequence)):
@@ -145,7 +151,7 @@ class MovingProgress(StreamProgress):
             # Before the request: if its reply is lost,
             # `_look` finds the consumer there (test_a_commit_whose_reply_was_lost).
             self._moved_to = next_sequence
-            self._remember(self._move(state, consumer, next_sequence))
+            self._remember(self._move(state, consumer, next_sequence, way))
         self._resumed = False
 
     def _without_stand_in(self, state: StreamSummary) -> bool:
@@ -239,9 +245,11 @@ class MovingProgress(StreamProgress):
 
     # Moving
 
-    def _move(self, state: StreamSummary, consumer: ConsumerState, to: int) -> ConsumerState:
+    def _move(
+        self, state: StreamSummary, consumer: ConsumerState, to: int, way: Way
+    ) -> ConsumerState:
         """Return the consumer after it was moved to a sequence."""
-        if not consumer.can_move_to(to):
+        if way is not Way.RESET:
             return self._move_by_stand_in(state, consumer, to)
         try:
             return self._consumers.reset(self._stream, self._name, to)

@@ -32,6 +32,7 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.durable.consumer_state import ConsumerState, Purge, listed
 from spark_jetstream.source.durable.consumers import DurableConsumers
+from spark_jetstream.source.durable.moves import Way
 from spark_jetstream.source.durable.stream_progress import StreamProgress
 from spark_jetstream.source.probes import probe_of
 
@@ -252,7 +253,7 @@ class PurgingProgress(StreamProgress):
         return moved.next
 
     def _reset_or_look(self, consumer: ConsumerState, to: int) -> ConsumerState | None:
-        if consumer.can_move_to(to):
+        if self._consumers.way(consumer, to) is Way.RESET:
             try:
                 return self._consumers.reset(self._stream, self._name, to)
             except PermissionDenied as error:
