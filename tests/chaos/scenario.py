@@ -426,6 +426,16 @@ class Query:
         return f"{self.name}: {self.kind} to {' with '.join([where, *more])}"
 
 
+def _recovers(server: Version, fault: Fault) -> bool:
+    """Whether a cluster of this version is healthy again after a fault.
+
+    A 2.10 server that was killed never says again that it has a consumer which was deleted and
+    created while it ran ("monitor goroutine not running", 2.10.26).
+    """
+    kills = fault.name in ("leader_killed", "meta_leader_killed")
+    return not kills or features.DIRECT_BATCHES.is_in(server)
+
+
 def _on(server: Version, query: Query) -> Query:
     """Return a query without what a nats-server of this version does not know."""
     if not features.DIRECT_BATCHES.is_in(server):
@@ -595,7 +605,10 @@ class Scenario:
 
     def on(self, server: Version) -> Scenario:
         """Return this scenario without what a nats-server of this version does not know."""
-        return replace(self, queries=tuple(_on(server, query) for query in self.queries))
+        faults = tuple(fault for fault in self.faults if _recovers(server, fault))
+        return replace(
+            self, queries=tuple(_on(server, query) for query in self.queries), faults=faults
+        )
 
     def __str__(self) -> str:
         where = ", executors of their own" if self.executors else ""
