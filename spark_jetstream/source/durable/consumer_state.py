@@ -82,6 +82,8 @@ class ConsumerState:
     created: int = 0
     cluster: str = ""
     """The cluster that keeps it, "" without one."""
+    leader: str = ""
+    """The server that leads it, "" without a cluster."""
     followers: tuple[str, ...] = ()
     """The servers that keep it beside its leader."""
     offline: tuple[str, ...] = ()
@@ -116,6 +118,7 @@ class ConsumerState:
             purge=Purge.noted(metadata),
             created=parse_time(str(body.get("created", ""))),
             cluster=jsapi.field(body, "cluster.name", str, context, ""),
+            leader=jsapi.field(body, "cluster.leader", str, context, ""),
             followers=tuple(str(each.get("name")) for each in replicas),
             offline=tuple(str(each.get("name")) for each in replicas if each.get("offline")),
         )

@@ -5,24 +5,33 @@ before 2.14 that reads it there crashes, and again after each start (2.10.26, 2.
 "Unknown group entry op type"). So while the servers of a cluster are replaced by newer ones, one by
 one, the version of the leader is not enough.
 
-To create the consumer again is no way out: in an interest stream on servers of 2.10.26 and 2.15.1 a
-replica lost messages that the stand-in held (`make suites SUITES=update`). The consumer stays where
-it is until the versions are the same.
+To create the consumer again is no way out: an interest stream on servers of 2.10.26 and 2.15.1 lost
+messages that the stand-in held (`make suites SUITES=update`). The consumer stays where it is until
+the versions are the same.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Collection
 from enum import Enum, auto
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.versions import versions_of
 from spark_jetstream.errors import PermissionDenied
-from spark_jetstream.protocol import features
-from spark_jetstream.protocol.features import Version, shown_version
+from spark_jetstream.protocol.features import CONSUMER_RESET, Version, shown_version
 from spark_jetstream.source.durable.consumer_state import ConsumerState
 
 log = logging.getLogger(__name__)
+
+
+SILENT = 60.0
+"""Seconds for which a commit waits for a server that does not tell its version.
+
+It may be about to start as another version. A server that is down for longer counts for nothing:
+those that answer have the majority.
+"""
 
 
 class Way(Enum):
@@ -33,75 +42,101 @@ class Way(Enum):
     AGAIN = auto()
     """By creating it again, while a stand-in holds its position."""
     LATER = auto()
-    """Not now: some of its servers have CONSUMER.RESET, and others do not."""
+    """Not now: some of its servers have CONSUMER.RESET, and others do not, or do not answer."""
 
 
 class Moves:
-    """Chooses the ways for the consumers of one run of a query."""
+    """Chooses the ways for the consumers of one run of a query; `silent` is `SILENT`."""
 
-    def __init__(self) -> None:
-        #: Servers that can move a consumer. None of them comes back as an older one.
-        self._able: set[str] = set()
-        #: Servers that were too old when they answered last, and their versions.
-        self._old: dict[str, Version] = {}
+    def __init__(self, silent: float = SILENT) -> None:
+        self._silent = silent
+        #: The versions that servers have told.
+        self._versions: dict[str, Version] = {}
+        #: When servers did not answer for the first time, by the monotonic clock.
+        self._silent_since: dict[str, float] = {}
         #: Nobody tells the versions, so the version of the leader decides.
         self._cannot_ask = False
         self._told: set[str] = set()
 
     def way(self, connection: Connection, consumer: ConsumerState, to: int) -> Way:
         """Return how a consumer can be moved to a sequence. Raises `ConnectionFailed`."""
-        followers = set(consumer.followers)
-        self._ask(connection, consumer, followers - self._able)
-        able = followers & self._able
-        old = followers & self._old.keys()
+        self._ask(connection, consumer)
+        if consumer.leader_can_reset:
+            # It may be a follower next.
+            self._versions.setdefault(consumer.leader, CONSUMER_RESET.version)
         by_leader = Way.RESET if consumer.can_move_to(to) else Way.AGAIN
-        if self._cannot_ask or not followers:
+        if self._cannot_ask:
             return by_leader
-        if old and consumer.leader_can_reset:
-            names = [f"{name} ({shown_version(self._old[name])})" for name in sorted(old)]
-            return self._later(consumer, ", ".join(names))
-        if able and not consumer.leader_can_reset:
-            return self._later(consumer, "its leader")
-        if not consumer.leader_can_reset:
-            return Way.AGAIN
-        # A server that does not answer may come back as an older one.
-        return by_leader if able == followers else Way.AGAIN
+        others = [
+            f"{name} ({self._shown(name)})"
+            for name in consumer.followers
+            if self._differs(name, can_reset=consumer.leader_can_reset)
+        ]
+        if not others:
+            return by_leader
+        self._tell(consumer, ", ".join(others))
+        return Way.LATER
 
-    def _ask(self, connection: Connection, consumer: ConsumerState, servers: set[str]) -> None:
-        """Ask servers for their versions. One that is down would not answer."""
-        asked = servers - set(consumer.offline)
-        if self._cannot_ask or not asked:
+    def _differs(self, server: str, *, can_reset: bool) -> bool:
+        """Whether a server is, or may be, of another kind than a leader that can reset or not."""
+        if server in self._versions:
+            return self._can_reset(server) is not can_reset
+        return time.monotonic() < self._silent_since[server] + self._silent
+
+    def _can_reset(self, server: str) -> bool:
+        return CONSUMER_RESET.is_in(self._versions.get(server, (0, 0, 0)))
+
+    def _shown(self, server: str) -> str:
+        if server in self._versions:
+            return shown_version(self._versions[server])
+        return "does not answer"
+
+    def _ask(self, connection: Connection, consumer: ConsumerState) -> None:
+        """Ask the followers for their versions."""
+        # None of those that have the feature comes back without it.
+        wanted = [name for name in consumer.followers if not self._can_reset(name)]
+        if self._cannot_ask or not wanted:
             return
+        up = [name for name in wanted if name not in consumer.offline]
+        versions = self._versions_of(connection, consumer, up) if up else {}
+        self._versions |= versions
+        for name in wanted:
+            if name in versions:
+                self._silent_since.pop(name, None)
+            else:
+                # It may start as another version than the one that it has told.
+                self._versions.pop(name, None)
+                self._silent_since.setdefault(name, time.monotonic())
+
+    def _versions_of(
+        self, connection: Connection, consumer: ConsumerState, servers: Collection[str]
+    ) -> dict[str, Version]:
         context = "ask the servers of a consumer for their versions (option durable)"
         try:
-            versions = versions_of(connection, consumer.cluster, asked, context)
+            versions = versions_of(connection, consumer.cluster, servers, context)
         except PermissionDenied as error:
             self._leave_to_the_leader(str(error))
-            return
+            return {}
         # The servers of a hub do not hear a client behind a leaf node.
         is_elsewhere = connection.server_info.get("cluster") != consumer.cluster
         if is_elsewhere and not versions:
             self._leave_to_the_leader(f"no server of cluster {consumer.cluster} tells its version")
-        for name, version in versions.items():
-            if features.CONSUMER_RESET.is_in(version):
-                self._able.add(name)
-                self._old.pop(name, None)
-            else:
-                self._old[name] = version
+        return versions
 
     def _leave_to_the_leader(self, why: str) -> None:
         self._cannot_ask = True
         log.info("durable consumers: a server before 2.14 would not be noticed: %s", why)
 
-    def _later(self, consumer: ConsumerState, older: str) -> Way:
+    def _tell(self, consumer: ConsumerState, others: str) -> None:
         """Log once for each state of the servers why commits wait."""
-        if older not in self._told:
+        leader, rest = "is older than", "newer"
+        if consumer.leader_can_reset:
+            leader, rest = "has", "older"
+        text = f"the leader {leader} nats-server {CONSUMER_RESET.since}, {rest} or silent: {others}"
+        if text not in self._told:
             log.warning(
-                "commits wait until all servers of cluster %s that keep a durable consumer have "
-                "nats-server %s or newer, as some have (older: %s); the stream keeps what was read",
-                consumer.cluster,
-                features.CONSUMER_RESET.since,
-                older,
+                "commits wait until all servers of a durable consumer can move it, or none can, "
+                "and the stream keeps what was read (%s)",
+                text,
             )
-        self._told.add(older)
-        return Way.LATER
+        self._told.add(text)

@@ -101,19 +101,45 @@ def test_a_consumer_stays_until_all_servers_can_move_it(
     tells(server, {one: b"", other: b""})
     assert move(run, 9) == "moved"
     told = [text for text in caplog.messages if "commits wait" in text]
-    assert f"(older: {one} (2.12.8), {other} (2.10.5))" in told[0]
-    assert f"(older: {one} (2.13.9))" in told[1]
+    assert f"older or silent: {one} (2.12.8), {other} (2.10.5))" in told[0]
+    assert f"older or silent: {one} (2.13.9))" in told[1]
 
 
 def test_a_server_that_does_not_answer_may_be_an_old_one(
-    made: Callable[..., Stream], server: WireProxy
+    made: Callable[..., Stream], server: WireProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(made(), url=server.url).begin(12)
     one, _ = followers(run.stream)
     tells(server, {one: b""})
-    assert move(run, 3) == "created again"
+    assert move(run, 3) == "stayed"
+    assert f"older or silent: {one} (does not answer))" in caplog.text
     tells(server, {})
     assert move(run, 5) == "moved"
+
+
+def test_a_server_that_is_silent_for_long_is_not_waited_for(
+    made: Callable[..., Stream], server: WireProxy
+) -> None:
+    run = Run(made(), url=server.url).begin(12)
+    state = ConsumerState.from_reply(consumer(run.stream), "look")
+    one, other = state.followers
+    tells(server, {one: b""})
+    assert Moves(silent=0).way(run.wire.real, state, 3) is Way.RESET
+    tells(server, {one: b"", other: b"2.12.8"})
+    assert Moves(silent=0).way(run.wire.real, state, 3) is Way.LATER
+
+
+def test_a_server_that_no_longer_answers_may_become_a_newer_one(
+    made: Callable[..., Stream], server: WireProxy
+) -> None:
+    run = Run(made(), url=server.url).begin(12)
+    older = replace(ConsumerState.from_reply(consumer(run.stream), "look"), level=2)
+    one, other = older.followers
+    moves = Moves()
+    tells(server, {one: b"2.12.8", other: b"2.12.8"})
+    assert moves.way(run.wire.real, older, 3) is Way.AGAIN
+    tells(server, {one: b"2.12.8", other: b""})
+    assert moves.way(run.wire.real, older, 3) is Way.LATER
 
 
 def test_an_older_leader_waits_for_its_followers_too(made: Callable[..., Stream]) -> None:
@@ -134,13 +160,23 @@ def test_servers_that_are_all_older_create_a_consumer_again(
     assert Moves().way(run.wire.real, replace(state, level=2), 3) is Way.AGAIN
 
 
+def test_a_leader_that_becomes_a_follower_is_known(made: Callable[..., Stream]) -> None:
+    run = Run(made()).begin(12)
+    state = ConsumerState.from_reply(consumer(run.stream), "look")
+    moves = Moves()
+    assert moves.way(run.wire.real, state, 3) is Way.RESET
+    first, *rest = state.followers
+    after = replace(state, leader=first, followers=(state.leader, *rest), offline=(state.leader,))
+    assert moves.way(cast(Connection, None), after, 3) is Way.RESET
+
+
 def test_servers_that_are_known_to_be_down_are_not_asked(made: Callable[..., Stream]) -> None:
     run = Run(made()).begin(12)
     state = ConsumerState.from_reply(consumer(run.stream), "look")
     assert len(state.followers) == 2
     down = replace(state, offline=state.followers)
     nobody = cast(Connection, None)
-    assert Moves().way(nobody, down, 3) is Way.AGAIN
+    assert Moves().way(nobody, down, 3) is Way.LATER
 
 
 def test_a_work_queue_leaves_its_consumer_at_the_next_message_meanwhile(
