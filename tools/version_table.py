@@ -18,8 +18,7 @@ class VersionTable:
     """The table between the comments `<!-- NAME -->` and `<!-- /NAME -->` of the page.
 
     Its first columns are an axis and the versions of Python, Spark and nats-server, its last ones
-    those of `stamp`. The rows of
-    `not_run`, one for each combination, say that nothing was run.
+    those of `stamp`. The rows of `not_run`, one for each combination, say that nothing was run.
     """
 
     name: str
@@ -59,8 +58,8 @@ def key(row: list[str]) -> tuple[str, ...]:
 
 
 def minor(version: str) -> str:
-    """The first two numbers of a version."""
-    return ".".join(version.split(".")[:2])
+    """The first two numbers of a version, or of each in a text."""
+    return re.sub(r"(\d+\.\d+)\.[\w.]+", r"\1", version)
 
 
 def stamp() -> list[str]:

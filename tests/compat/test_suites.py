@@ -35,6 +35,17 @@ def test_the_table_has_a_row_for_each_combination() -> None:
         assert all(result.fullmatch(cell) for cell in row[first:-2]), row
 
 
+def test_a_row_takes_the_place_of_the_one_that_was_not_run() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for number, each in enumerate(suites.COMBINATIONS):
+        # As a run has them: with patch levels.
+        versions = [re.sub(r"(\d+\.\d+)", r"\1.7", cell) for cell in each.not_run[1:4]]
+        row = [each.axis, *versions, *["x"] * (len(suites.COLUMNS) - 4)]
+        after = suites.TABLE.rows(suites.TABLE.put(page, row))
+        assert after[number] == row
+        assert [*after[:number], *after[number + 1 :]] == [*ROWS[:number], *ROWS[number + 1 :]]
+
+
 @pytest.mark.full
 def test_each_suite_has_the_tests_that_it_names() -> None:
     wanted = [*(test for tests in suites.SUITES.values() for test in tests), *suites.UPDATE]
