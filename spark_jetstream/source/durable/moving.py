@@ -138,20 +138,7 @@ class MovingProgress(StreamProgress):
         state = self._consumers.stream(self._stream)
         if not (self._without_stand_in(state) and self._can_commit(state, next_sequence)):
             return
-        # Below `first_kept` nothing is left that the consumer could have passed over.
-        is_ahead = consumer.next > max(next_sequence, state.first_kept)
-        if is_ahead and self._resumed:
-            self.report_not_held(
-                state,
-                f"consumer {self._name} of stream {self._stream} is ahead of the checkpoint, at "
-                f"sequence {consumer.next}, and has not held the messages from sequence "
-                f"{next_sequence} on",
-            )
-        if is_ahead or consumer.next < next_sequence:
-            # Before the request: if its reply is lost,
-            # `_look` finds the consumer there (test_a_commit_whose_reply_was_lost).
-            self._moved_to = next_sequence
-            self._remember(self._move(state, consumer, next_sequence, way))
+        self._move_to(state, consumer, next_sequence, way)
         self._resumed = False
 
     def _without_stand_in(self, state: StreamSummary) -> bool:
@@ -244,6 +231,22 @@ class MovingProgress(StreamProgress):
         return consumer
 
     # Moving
+
+    def _move_to(self, state: StreamSummary, consumer: ConsumerState, to: int, way: Way) -> None:
+        """Move the consumer on to a sequence, or back to it, and remember it."""
+        # Below `first_kept` nothing is left that the consumer could have passed over.
+        is_ahead = consumer.next > max(to, state.first_kept)
+        if is_ahead and self._resumed:
+            self.report_not_held(
+                state,
+                f"consumer {self._name} of stream {self._stream} is ahead of the checkpoint, at "
+                f"sequence {consumer.next}, and has not held the messages from sequence {to} on",
+            )
+        if is_ahead or consumer.next < to:
+            # Before the request: if its reply is lost,
+            # `_look` finds the consumer there (test_a_commit_whose_reply_was_lost).
+            self._moved_to = to
+            self._remember(self._move(state, consumer, to, way))
 
     def _move(
         self, state: StreamSummary, consumer: ConsumerState, to: int, way: Way
