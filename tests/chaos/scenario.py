@@ -433,7 +433,7 @@ def _recovers(server: Version, fault: Fault) -> bool:
     created while it ran ("monitor goroutine not running", 2.10.26).
     """
     kills = fault.name in ("leader_killed", "meta_leader_killed")
-    return not kills or features.DIRECT_BATCHES.is_in(server)
+    return not kills or server >= (2, 11, 0)
 
 
 def _on(server: Version, query: Query) -> Query:
