@@ -438,7 +438,7 @@ class Consumers(Balanced):
         versions: dict[str, Version] = {}
         # A user who may not ask is trusted to know the versions.
         with contextlib.suppress(PermissionDenied):
-            versions = versions_of(self._api.connection, cluster.name, followers, context)
+            versions = versions_of(self._api.connection, cluster.name, followers)
         for name, version in versions.items():
             if not CONSUMER_RESET.is_in(version):
                 raise JetStreamError(

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from spark_jetstream.protocol.features import Version
+from spark_jetstream.protocol.server_info import version_of
+
 
 class ServerState:
     """The INFO of the server, as later ones have changed it."""
@@ -19,10 +22,10 @@ class ServerState:
         counts only from the answer to a ping on."""
 
     @property
-    def version(self) -> tuple[int, int, int]:
+    def version(self) -> Version:
         """The version; zeros before the first INFO."""
-        major, minor, patch = map(int, self.info.get("version", "0.0.0").split("."))
-        return major, minor, patch
+        # `parsed_info` has checked it.
+        return version_of(self.info.get("version", "")) or (0, 0, 0)
 
     def greet(self, info: Mapping[str, Any]) -> None:
         """Take the first INFO of a connection, and forget the INFO of an earlier connection."""

@@ -19,13 +19,11 @@ from spark_jetstream.protocol.server_info import version_of
 from spark_jetstream.protocol.wire import Frames
 
 
-def versions_of(
-    connection: Connection, cluster: str, names: Collection[str], context: str
-) -> dict[str, Version]:
+def versions_of(connection: Connection, cluster: str, names: Collection[str]) -> dict[str, Version]:
     """Return the versions of servers of a cluster, by name.
 
-    A server that does not answer within `Timing.sign_of_life` is missing. Raises
-    `PermissionDenied`, about `context`, if the user may not ask.
+    A server that does not answer within `Timing.sign_of_life`, or not with a version, is missing.
+    Raises `PermissionDenied` if the user may not ask.
     """
     # A server without connections of the account answers only if it is asked for unused accounts.
     request = jsapi.request_body(include_unused=True, cluster=cluster)
@@ -34,7 +32,7 @@ def versions_of(
     with connection.inbox(whole=True) as inbox, contextlib.suppress(ConsumerLost):
         inbox.publish(jsapi.ASK_SERVERS, request, "1")
         for reply in _replies(inbox, Deadline(connection.timing.sign_of_life)):
-            name, version = told_version(reply, context)
+            name, version = told_version(reply)
             if name in names and version is not None:
                 found[name] = version
             if len(found) == len(names):
@@ -51,8 +49,9 @@ def _replies(inbox: Inbox, deadline: Deadline) -> Iterator[bytes]:
             yield bytes(reply)
 
 
-def told_version(reply: bytes, context: str) -> tuple[str, Version | None]:
+def told_version(reply: bytes) -> tuple[str, Version | None]:
     """Return name and version of the server in a reply; None for a reply that tells none."""
+    context = "ask a server for its version"
     try:
         body = jsapi.reply(reply, context)
         name = jsapi.field(body, "server.name", str, context)

@@ -22,12 +22,12 @@ OTHERS = {
 
 @pytest.mark.parametrize(("reply", "expected"), OTHERS.values(), ids=OTHERS)
 def test_replies(reply: object, expected: tuple[str, Version | None]) -> None:
-    assert told_version(json.dumps(reply).encode(), "ask") == expected
+    assert told_version(json.dumps(reply).encode()) == expected
 
 
 def test_a_reply_is_read_as_a_whole() -> None:
     whole = json.dumps(REPLY).encode()
-    assert told_version(whole, "ask") == ("n1", (2, 12, 8))
-    cut = [told_version(whole[:size], "ask") for size in range(len(whole))]
+    assert told_version(whole) == ("n1", (2, 12, 8))
+    cut = [told_version(whole[:size]) for size in range(len(whole))]
     assert set(cut) == {("", None)}
-    assert told_version(whole + b"{}", "ask") == ("", None)
+    assert told_version(whole + b"{}") == ("", None)

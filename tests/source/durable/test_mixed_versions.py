@@ -56,9 +56,9 @@ def made(cluster: NatsCluster) -> Iterator[Callable[..., Stream]]:
     with ExitStack() as stack:
         url = url_of(cluster, "spark")
 
-        def make(retention: str = "interest", **config: object) -> Stream:
+        def make(retention: str = "interest") -> Stream:
             publisher = stack.enter_context(Publisher(url))
-            stream = Stream(url, "S", publisher, retention=retention, num_replicas=3, **config)
+            stream = Stream(url, "S", publisher, retention=retention, num_replicas=3)
             stack.callback(stream.delete)
             return stream
 
