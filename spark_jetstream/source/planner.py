@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
@@ -132,7 +132,25 @@ class Planner:
         positions are where a batch ends.
         """
         asked = {name: plan for name, plan in self._plans.items() if name in positions or not only}
-        replies = self._requests.streams({name: plan.context for name, plan in asked.items()})
+        found, missing = self._see(asked, positions)
+        if self._selection is None:
+            for name, error in missing.items():
+                self._miss(asked[name], error, expected=reporting or name in positions)
+        elif not reporting:
+            if not only:
+                self._meet(sorted(asked.keys() & positions), missing)
+            for name in missing:
+                self._leave(asked[name], positions.get(name), planned=only)
+        return found
+
+    def _see(
+        self, plans: Mapping[str, StreamPlan], positions: Mapping[str, StreamPosition]
+    ) -> tuple[dict[str, StreamPlan], dict[str, StreamNotFound]]:
+        """Give each plan the state of its stream, and return the plans of streams that exist.
+
+        Also the error of each stream that does not.
+        """
+        replies = self._requests.streams({name: plan.context for name, plan in plans.items()})
 
         def see(plan: StreamPlan) -> StreamNotFound | None:
             try:
@@ -141,33 +159,35 @@ class Planner:
                 return error
             return None
 
-        missing = {
-            name: error for name, error in self._by_stream(see, asked).items() if error is not None
-        }
-        known = (
-            [] if self._selection is None or reporting or only else sorted(asked.keys() & positions)
-        )
-        if (
-            known
-            and missing.keys() >= set(known)
-            and self.options.fail_on_data_loss
-            and not self._met
-        ):
+        errors = self._by_stream(see, plans)
+        missing = {name: error for name, error in errors.items() if error is not None}
+        return {name: plan for name, plan in plans.items() if name not in missing}, missing
+
+    def _meet(self, known: Sequence[str], missing: Collection[str]) -> None:
+        """Check that this is the server of the checkpoint, once in a run.
+
+        `known` are the found streams that the checkpoint has, `missing` the streams that do not
+        exist. When none of the known ones exists, they were all deleted, or this is another server.
+        """
+        if not known:
+            return
+        none_exists = set(known).issubset(missing)
+        if none_exists and not self._met and self.options.fail_on_data_loss:
             raise DataLossError(
                 f"none of the streams in the checkpoint exists ({', '.join(known)}): is this "
                 "another server, account or domain? If they were deleted, set failOnDataLoss=false "
                 "to go on without them"
             )
-        self._met |= bool(known)
-        for name, error in missing.items():
-            if self._selection is not None:
-                if not reporting:
-                    self._leave(asked[name], positions.get(name), planned=only)
-            elif self.options.fail_on_data_loss or (name not in positions and not reporting):
-                raise error
-            else:
-                asked[name].note_deleted()
-        return {name: plan for name, plan in asked.items() if name not in missing}
+        self._met = True
+
+    def _miss(self, plan: StreamPlan, error: StreamNotFound, *, expected: bool) -> None:
+        """Raise the error of a stream that an option names, or with failOnDataLoss=false note that it was deleted.
+
+        `expected`: the stream was there before, so somebody has deleted it.
+        """
+        if self.options.fail_on_data_loss or not expected:
+            raise error
+        plan.note_deleted()
 
     def _leave(self, plan: StreamPlan, position: StreamPosition | None, *, planned: bool) -> None:
         """Let go of a stream that was deleted.
@@ -387,26 +407,28 @@ class Planner:
                 option="share",
             )
         gone = [name for name in offset.streams if not self._may_read(name)]
-        kind = self.options.chosen_by
         # Only a query that finds its streams may have none.
         if len(gone) == len(offset.streams) and (gone or self._selection is None):
-            had, names = (
-                ", ".join(gone) or "no stream",
-                ", ".join(self.options.read_streams) or "none of them",
-            )
-            raise OptionError(
-                f"the checkpoint is of another query: it has {had}, and option {kind} names "
-                f"{names}; correct the option, or start the query with a new checkpoint",
-                option=kind,
-            )
+            self._refuse_streams_of(gone)
         for name in gone:
             if name not in self._dropped:
                 self._dropped.add(name)
                 log.warning(
                     "stream %s is in the checkpoint and not in option %s: its position is dropped",
                     name,
-                    kind,
+                    self.options.chosen_by,
                 )
+
+    def _refuse_streams_of(self, checkpoint: Sequence[str]) -> NoReturn:
+        """Raise the error of a checkpoint with these streams, of which the query reads none."""
+        option = self.options.chosen_by
+        had = ", ".join(checkpoint) or "no stream"
+        names = ", ".join(self.options.read_streams) or "none of them"
+        raise OptionError(
+            f"the checkpoint is of another query: it has {had}, and option {option} names "
+            f"{names}; correct the option, or start the query with a new checkpoint",
+            option=option,
+        )
 
     def _last_read(
         self,
