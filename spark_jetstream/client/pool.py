@@ -83,13 +83,21 @@ def connect(
         assert known is not None
         known.wait(seconds)
         return known
+    return _opened(opening, options, seconds + timing.late, mine=mine)
+
+
+def _opened(
+    opening: Future[Connection], options: ConnectionOptions, seconds: float, *, mine: bool
+) -> Connection:
+    """Return the connection of an attempt, for which it waits; `mine`: the caller has begun the attempt."""
     try:
-        return opening.result(seconds + timing.late)
+        return opening.result(seconds)
     except concurrent.futures.CancelledError:
         problem = "was closed while it was opened"
     except concurrent.futures.TimeoutError:
-        problem = f"was not made within {seconds + timing.late:g} s"
-        if mine:  # that of another may have more time
+        problem = f"was not made within {seconds:g} s"
+        # An attempt of another caller may have more time.
+        if mine:
             opening.cancel()
     raise ConnectionFailed(f"the connection to {options.display_servers} {problem}")
 

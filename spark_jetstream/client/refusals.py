@@ -64,7 +64,37 @@ def refusal(
     `login` has the arguments of the attempt (`auth.connect_arguments`), `info` is the INFO of the
     server.
     """
+    untrusted = _mistrusted(error, options)
+    if untrusted is not None:
+        return untrusted
     server = f"the NATS server at {options.display_servers}"
+    problem = _certificate_problem(error, options, info)
+    if problem:
+        return AuthenticationFailed(f"{server} {problem}")
+    if isinstance(error, NotNats) and error.final:
+        return WrongServer(f"{error} {advice.SERVERS}")
+    refused = _REFUSED.search(str(error))
+    if refused is None and not isinstance(error, nats.errors.AuthorizationError):
+        return None
+    why = _reason(login, refused)
+    ways = options.authentication_options
+    return AuthenticationFailed(f"{server} refused the credentials ({ways}){why}")
+
+
+def _reason(login: Mapping[str, Any], refused: re.Match[str] | None) -> str:
+    """Return why the server has refused credentials, as the end of an error; "" if nothing says so.
+
+    `refused` is the match of `_REFUSED` in the server's error.
+    """
+    given = login.get("user_credentials")
+    if isinstance(given, Credentials) and given.ended:
+        # The server does not say that they have expired.
+        return given.ended
+    return f": {refused[1].lower()}" if refused and refused[1] else ""
+
+
+def _mistrusted(error: Exception, options: ConnectionOptions) -> UntrustedServer | None:
+    """Return the error for a server that the client does not trust; None when it does."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return UntrustedServer(
             f"the certificate of {options.display_servers} is not trusted {advice.AUTHORITY}: "
@@ -74,17 +104,6 @@ def refusal(
         return UntrustedServer(f"cannot connect to {options.display_servers}: {PLAIN}")
     if isinstance(error, NotEncrypted):
         return UntrustedServer(f"cannot connect to {options.display_servers}: {error}")
-    if problem := _certificate_problem(error, options, info):
-        return AuthenticationFailed(f"{server} {problem}")
-    if isinstance(error, NotNats) and error.final:
-        return WrongServer(f"{error} {advice.SERVERS}")
-    refused = _REFUSED.search(str(error))
-    if isinstance(error, nats.errors.AuthorizationError) or refused:
-        given = login.get("user_credentials")
-        ended = given.ended if isinstance(given, Credentials) else ""
-        why = f": {refused[1].lower()}" if refused and refused[1] else ""
-        ways = options.authentication_options
-        return AuthenticationFailed(f"{server} refused the credentials ({ways}){ended or why}")
     return None
 
 

@@ -27,7 +27,7 @@ class ServerPool:
         A server that is given, or connected, is not forgotten. The order stays: the client tries
         one server after the other.
         """
-        announced = dict.fromkeys(filter(_has_host, info.get("connect_urls") or ()))
+        announced = _announced(info)
         if not announced or self._client.is_closed:
             return
         # Only for look-ups: the lists below keep the order in which the client tries its servers.
@@ -38,6 +38,11 @@ class ServerPool:
         added = [f"{connected.scheme}://{netloc}" for netloc in announced if netloc in new]
         if added or len(kept) < len(known):
             self._client.set_server_pool([*kept, *added])
+
+
+def _announced(info: Mapping[str, Any]) -> dict[str, None]:
+    """Return the other servers that an INFO names, in its order and each once."""
+    return dict.fromkeys(filter(_has_host, info.get("connect_urls") or ()))
 
 
 def _has_host(netloc: str) -> bool:

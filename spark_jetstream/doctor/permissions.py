@@ -86,10 +86,10 @@ class Job:
             raise OptionError(
                 "--for write needs --subject, where rows are to go; it may have wildcards",
             )
-        if self.starting_consumer is not None and self.stream is None:
-            raise OptionError("--starting-consumer needs --stream, whose consumer it names")
-        if self.share is not None and self.stream is None:
-            raise OptionError("--share needs --stream, whose consumer it names")
+        consumers = {"--starting-consumer": self.starting_consumer, "--share": self.share}
+        for option, consumer in consumers.items():
+            if consumer is not None and self.stream is None:
+                raise OptionError(f"{option} needs --stream, whose consumer it names")
         return replace(self, purposes=tuple(dict.fromkeys(purposes)))
 
     def _implied_purposes(self) -> list[str]:

@@ -304,18 +304,14 @@ def _range(text: str, bounds: _Bounds) -> tuple[range, bool]:
     """
     given, *steps = text.split("/")
     low, *highs = given.split("-")
-    if len(steps) > 1 or len(highs) > 1:
+    if max(len(steps), len(highs)) > 1:
         raise ValueError(f"{text} has a dash or a slash too many")
     star = low in ("*", "?")
-    if star:
-        start, end = bounds.least, bounds.greatest
-    else:
-        start = _number(low, bounds)
-        end = _number(highs[0], bounds) if highs else start
-    step = _whole(steps[0]) if steps else 1
     # A single number with a step is the beginning of a range.
-    if steps and not highs:
-        end = bounds.greatest
+    is_open = star or (bool(steps) and not highs)
+    start = bounds.least if star else _number(low, bounds)
+    end = bounds.greatest if is_open else _number([low, *highs][-1], bounds)
+    step = _whole(steps[0]) if steps else 1
     if step < 1 or not bounds.least <= start <= end <= bounds.greatest:
         raise ValueError(f"{text} is not from {bounds.least} to {bounds.greatest}")
     return range(start, end + 1, step), star and step == 1

@@ -230,6 +230,11 @@ class Scanner:
         if not collect:
             yield bytes(data[int(run.begin[0]) : run.end])
             return
+        yield from self._by_subscription(data, sid, frames)
+
+    def _by_subscription(self, data: bytearray, sid: IntArray, frames: Frames) -> Iterator[Event]:
+        """Split tokenized messages; `sid` has the subscription of each."""
+        collect, whole = self.collect, self.whole
         wanted = _among(sid, collect)
         message = frames.reply_dots >= 0
         if whole:
@@ -240,7 +245,7 @@ class Scanner:
             return
         if self.responses:
             message |= _among(sid, self.responses) & (frames.head > 0)
-        # int64 (n,), one key for each message.
+        # int64 (n,), one key for each message; -1 for those of subscriptions that are not collected.
         # Neighbours with the same key make one event, so events keep the order of the wire.
         key = np.where(wanted, sid * 2 + message, -1)
         cuts = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
@@ -251,8 +256,7 @@ class Scanner:
             elif message[first]:
                 yield replace(part, sid=int(sid[first]))
             else:
-                for index in range(len(part)):
-                    yield _answer(part[index : index + 1], int(sid[first]))
+                yield from _answers(part, int(sid[first]))
 
 
 @dataclass(frozen=True)
@@ -508,6 +512,11 @@ def _control_lines(
     lines, bounds = joined(binary(2 * count, around, data).take(as_arrow(pick)))
     # Without the bound of the first piece, which is the line that is taken twice.
     return lines, bounds[1:]
+
+
+def _answers(frames: Frames, sid: int) -> Iterator[Status | ApiReply]:
+    for index in range(len(frames)):
+        yield _answer(frames[index : index + 1], sid)
 
 
 def _answer(frame: Frames, sid: int) -> Status | ApiReply:

@@ -250,14 +250,7 @@ def nearest_stream(
     """
     if not missing:
         return ""
-    try:
-        connection = connect(_MOMENT)
-        at = jsapi.subject(connection.prefix, jsapi.STREAM_NAMES)
-        page = connection.ask(at, b"", context="list the streams", timeout=_MOMENT)
-        known = [str(name) for name in jsapi.field(page, "streams", list, "list the streams", [])]
-    except JetStreamError as error:
-        log.info("no name to suggest: %s", error)
-        return ""
+    known = _names_to_suggest(connect)
     is_all = len(known) < page_size
     # The first of several pages cannot show which name is missing.
     if not is_all and len(missing) > 1:
@@ -270,6 +263,18 @@ def nearest_stream(
         if f"{kind}{name}" in known:
             return _other_kind(f"{kind}{name}", prefix, options=options)
     return _similar(name, known, prefix) if is_all else ""
+
+
+def _names_to_suggest(connect: Connect) -> list[str]:
+    """Return the names of the account's streams, as many as one reply has; none if none comes in a moment."""
+    try:
+        connection = connect(_MOMENT)
+        at = jsapi.subject(connection.prefix, jsapi.STREAM_NAMES)
+        page = connection.ask(at, b"", context="list the streams", timeout=_MOMENT)
+        return [str(name) for name in jsapi.field(page, "streams", list, "list the streams", [])]
+    except JetStreamError as error:
+        log.info("no name to suggest: %s", error)
+        return []
 
 
 def _similar(name: str, streams: Sequence[str], prefix: str) -> str:

@@ -102,8 +102,7 @@ def through_outages(
                 backoff.reset()
             elif outage is None:
                 outage = begun_outage(error, attempt)
-            if outage.expired:
-                raise _too_long(reader, retry_timeout, doing, error) from error
+            _check_time(outage, reader, doing, error)
             if reader.failed(error):
                 backoff.pause(outage)
         else:
@@ -111,14 +110,15 @@ def through_outages(
             backoff.reset()
 
 
-def _too_long(
-    reader: Reader[object], retry_timeout: float, doing: str, error: JetStreamError
-) -> OutageError:
-    """Return the error for an outage that has lasted for `retry_timeout` seconds."""
-    return OutageError(
-        f"{doing} {reader.part.stream} at sequence {reader.next} got no further for "
-        f"{retry_timeout:g} s {advice.RETRY_TIMEOUT}: {error}"
-    )
+def _check_time(
+    outage: Deadline, reader: Reader[object], doing: str, error: JetStreamError
+) -> None:
+    """Raise `OutageError` for an outage that has lasted for `retryTimeout`; `error` is its last one."""
+    if outage.expired:
+        raise OutageError(
+            f"{doing} {reader.part.stream} at sequence {reader.next} got no further for "
+            f"{outage.seconds:g} s {advice.RETRY_TIMEOUT}: {error}"
+        ) from error
 
 
 def begun_outage(error: JetStreamError, attempt: Deadline) -> Deadline:

@@ -107,12 +107,7 @@ class NatsServer:
         self.args = tuple(args)
         self.binary = binary
         self._start_timeout = start_timeout
-        # The port that each listener must have, 0 for a free one, which the first start chooses.
-        self._listeners = {"client": port or 0}
-        if http_monitor:
-            self._listeners["monitor"] = 0
-        if websocket:
-            self._listeners["websocket"] = 0
+        self._listeners = _listeners(port, http_monitor=http_monitor, websocket=websocket)
         # The port of each listener, from the first start on.
         self._leases: dict[str, PortLease] = {}
         # The temporary directory, from the first start to `close`.
@@ -465,6 +460,16 @@ class NatsServer:
         if not port:
             raise RuntimeError("nats-server was not started: its port is not known yet")
         return port
+
+
+def _listeners(port: int | None, *, http_monitor: bool, websocket: bool) -> dict[str, int]:
+    """Return the port that each listener must have, 0 for a free one, which the first start chooses."""
+    listeners = {"client": port or 0}
+    if http_monitor:
+        listeners["monitor"] = 0
+    if websocket:
+        listeners["websocket"] = 0
+    return listeners
 
 
 _open_servers: set[NatsServer] = set()
