@@ -54,6 +54,8 @@ class Moves:
         self._versions: dict[str, Version] = {}
         #: When servers did not answer for the first time, by the monotonic clock.
         self._silent_since: dict[str, float] = {}
+        #: A server has told its version, so servers hear the question.
+        self._heard = False
         #: Nobody tells the versions, so the version of the leader decides.
         self._cannot_ask = False
         self._told: set[str] = set()
@@ -116,9 +118,11 @@ class Moves:
         except PermissionDenied as error:
             self._leave_to_the_leader(str(error))
             return {}
-        # The servers of a hub do not hear a client behind a leaf node.
+        self._heard = self._heard or bool(versions)
+        # The servers of a hub do not hear a client behind a leaf node. Those of a supercluster do:
+        # one that has told its version before is down now.
         is_elsewhere = connection.server_info.get("cluster") != consumer.cluster
-        if is_elsewhere and not versions:
+        if is_elsewhere and not self._heard:
             self._leave_to_the_leader(f"no server of cluster {consumer.cluster} tells its version")
         return versions
 

@@ -202,3 +202,27 @@ def test_where_the_user_may_not_ask_the_version_of_the_leader_decides(
     assert move(run, 5) == "moved"
     (told,) = [text for text in caplog.messages if ASK_SERVERS in text]
     assert "would not be noticed" in told
+
+
+def test_behind_a_leaf_node_the_version_of_the_leader_decides(
+    made: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    run = Run(made()).begin(12)
+    state = ConsumerState.from_reply(consumer(run.stream), "look")
+    assert Moves().way(run.wire.real, replace(state, cluster="hub"), 3) is Way.RESET
+    assert "no server of cluster hub tells its version" in caplog.text
+
+
+def test_a_silent_server_of_another_cluster_is_waited_for_if_one_was_heard(
+    made: Callable[..., Stream], server: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(made(), url=server.url).begin(12)
+    state = ConsumerState.from_reply(consumer(run.stream), "look")
+    monkeypatch.setattr(Connection, "server_info", {"cluster": "west"})
+    moves = Moves()
+    one, other = state.followers
+    tells(server, {one: b"2.12.8"})
+    assert moves.way(run.wire.real, state, 3) is Way.LATER
+    tells(server, {one: b"", other: b""})
+    assert moves.way(run.wire.real, state, 3) is Way.LATER
