@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_jetstream.admin.api import (
@@ -576,13 +576,10 @@ def _last_of_each(
             body = jsapi.request_body(multi_last=filters, max_bytes=ANSWER_BYTES, **limit)
             inbox.publish(subject, body, 1)
             runs, end = take_answer(connection, inbox, context)
-            answer = []
-            for run in runs:
-                for block, data in run.raw():
-                    answer.append(StoredMessage.from_direct(block, data, context))
+            answer = _stored_messages(runs, context)
             messages += answer
-            # Nothing matches any more. A batch that finds
-            # nothing ends with 404, without an end of batch.
+            # Nothing matches any more. A batch that finds nothing ends with 404, without an end of
+            # batch.
             if end.code == jsapi.NOT_FOUND and not answer:
                 return messages
             if end.code != jsapi.END_OF_BATCH:
@@ -596,6 +593,14 @@ def _last_of_each(
                 return messages
             # The next request asks for the rest as of the same moment.
             limit = {"up_to_seq": end.up_to, "seq": answer[-1].seq + 1}
+
+
+def _stored_messages(runs: Iterable[DirectBatch], context: str) -> list[StoredMessage]:
+    messages = []
+    for run in runs:
+        for block, data in run.raw():
+            messages.append(StoredMessage.from_direct(block, data, context))
+    return messages
 
 
 def _refusal(stream: str, code: int, description: str, context: str) -> JetStreamError:

@@ -81,9 +81,7 @@ def watch(
     """
     from spark_jetstream.admin.event_text import cloud_event, event_json
 
-    # 0 seconds would end before the first event.
-    if duration is not None and not duration:
-        raise BadParameter("it must be longer than 0", param_hint="--for")
+    _check_duration(duration)
     # They would be ignored beside JSON.
     _check_format(template, details=details, as_json=cloudevents or run.out.as_json)
     # Neither of them named means both.
@@ -111,6 +109,12 @@ def watch(
     # Core NATS does not repeat the messages of the time without a connection.
     if watched.gaps:
         raise Exit(FAILED)
+
+
+def _check_duration(duration: int | None) -> None:
+    """Refuse 0 seconds, which would end before the first event."""
+    if duration == 0:
+        raise BadParameter("it must be longer than 0", param_hint="--for")
 
 
 def _check_format(template: str | None, *, details: bool, as_json: bool) -> None:

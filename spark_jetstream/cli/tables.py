@@ -60,12 +60,14 @@ def columns_of(
             cells = [_ISO_TIME.sub(r"\1 ", cell) for cell in cells]
         # A column of remarks has no heading.
         if heading or any(cells):
-            # Numbers stand to the right, so their digits are in columns. One that is not known is
-            # empty.
-            known = [value for value in values if value is not None]
-            numeric = all(isinstance(value, (int, float)) for value in known)
-            columns.append(TableColumn(heading, cells, numeric))
+            # Numbers stand to the right, so their digits are in columns.
+            columns.append(TableColumn(heading, cells, _are_numbers(values)))
     return columns
+
+
+def _are_numbers(values: Iterable[object]) -> bool:
+    """Return whether all values are numbers, apart from None, which stands for an unknown one."""
+    return all(value is None or isinstance(value, (int, float)) for value in values)
 
 
 def fit(columns: Sequence[TableColumn], width: int) -> Layout:

@@ -488,11 +488,7 @@ class Publisher:
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
         if too_long:
-            # A status names no cause, so the error adds the state of the stream.
-            silence = ""
-            if not refusal.err_code:
-                silence = f": {self._listeners.why_silent(flight, index, now)}"
-            raise self._unavailable(flight, index, reason, silence)
+            raise self._unavailable(flight, index, refusal, reason)
         flight.postpone(index, self._clock() + self._pause(flight, index))
 
     def _pause(self, flight: InFlight, index: int) -> float:
@@ -500,8 +496,14 @@ class Publisher:
         pauses = self._timing.pauses
         return pauses[min(int(flight.tries[index]), len(pauses) - 1)]
 
-    def _unavailable(self, flight: InFlight, index: int, reason: str, silence: str) -> OutageError:
+    def _unavailable(
+        self, flight: InFlight, index: int, refusal: Refusal, reason: str
+    ) -> OutageError:
         """Return the error for a row that the server has put off for too long."""
+        # A status names no cause, so the error adds the state of the stream.
+        silence = ""
+        if not refusal.err_code:
+            silence = f": {self._listeners.why_silent(flight, index, self._clock())}"
         number = flight.portion.members(index)[-1].number
         return self._outage(
             f"{self._target.noun} {number} of {self._where} cannot be stored: {reason} for "

@@ -91,9 +91,7 @@ def pack(
     """
     if not objects:
         return []
-    costs = [_OBJECT_COST] * len(objects)
-    if with_content:
-        costs = [_OBJECT_COST + stored.meta.size for stored in objects]
+    costs = _costs(objects, with_content=with_content)
     most = max_bytes if with_content else sum(costs)
     fewest = -(-len(costs) // max_objects)
     wanted = max(min(min_groups, len(costs)), fewest)
@@ -118,6 +116,13 @@ def pack(
         total += cost
     groups.append(tuple(objects[first:]))
     return groups
+
+
+def _costs(objects: Sequence[StoredObject], *, with_content: bool) -> list[int]:
+    """Return the cost of each object in bytes: its content, if it is read, and a constant for its requests."""
+    if not with_content:
+        return [_OBJECT_COST] * len(objects)
+    return [_OBJECT_COST + stored.meta.size for stored in objects]
 
 
 def plan_objects(
