@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_jetstream.decoding.avro_library import LOGICAL_READERS
@@ -53,9 +53,7 @@ def _converted_field(field: Mapping[str, Any], names: Mapping[str, Any]) -> dict
 def _value(schema: Any, default: Any, names: Mapping[str, Any]) -> Any:
     """Return the value of a default of a schema."""
     if isinstance(schema, list):
-        # A union that Spark has is of one type beside null, or of numbers.
-        others = [one for one in schema if one not in ("null", {"type": "null"})]
-        return default if default is None else _value(others[0], default, names)
+        return None if default is None else _value(_beside_null(schema), default, names)
     if isinstance(schema, str):
         schema = names.get(schema, {"type": schema})
     kind = schema["type"]
@@ -64,15 +62,28 @@ def _value(schema: Any, default: Any, names: Mapping[str, Any]) -> Any:
     if kind == "map":
         return {key: _value(schema["values"], item, names) for key, item in default.items()}
     if kind == "record":
-        return {
-            field["name"]: _value(
-                field["type"],
-                default[field["name"]] if field["name"] in default else field["default"],
-                names,
-            )
-            for field in schema["fields"]
-        }
+        return _record(schema, default, names)
     return _primitive(schema, default)
+
+
+def _beside_null(union: Sequence[Any]) -> Any:
+    """Return the first type of a union that is not null.
+
+    A union that Spark has is of one type beside null, or of numbers.
+    """
+    return next(one for one in union if one not in ("null", {"type": "null"}))
+
+
+def _record(
+    schema: Mapping[str, Any], default: Mapping[str, Any], names: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a record by its default, in which a field that has a default of its own may be missing."""
+    record = {}
+    for field in schema["fields"]:
+        name = field["name"]
+        given = default[name] if name in default else field["default"]
+        record[name] = _value(field["type"], given, names)
+    return record
 
 
 def _primitive(schema: dict[str, Any], default: Any) -> Any:

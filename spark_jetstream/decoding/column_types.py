@@ -97,12 +97,7 @@ def _fitting(
 ) -> DataType:
     """Return the type of a field without the parts that its column lacks."""
     if isinstance(field, StructType) and isinstance(column, StructType):
-        more = {name.lower() for name in column.names} - {name.lower() for name in field.names}
-        if more:
-            raise SchemaError(
-                f"column {path} of argument df has a field {min(more)}, which argument schema does "
-                "not have: drop it",
-            )
+        _check_no_more_fields(column, field, path)
         return _members(column, field, is_optional, f"{path}.")
     if isinstance(field, ArrayType) and isinstance(column, ArrayType):
         item = _fitting(column.elementType, field.elementType, is_optional, path)
@@ -117,6 +112,15 @@ def _fitting(
             f"{field.simpleString()} in argument schema: cast it",
         )
     return field
+
+
+def _check_no_more_fields(column: StructType, field: StructType, path: str) -> None:
+    more = {name.lower() for name in column.names} - {name.lower() for name in field.names}
+    if more:
+        raise SchemaError(
+            f"column {path} of argument df has a field {min(more)}, which argument schema does "
+            "not have: drop it",
+        )
 
 
 def _fits(column: DataType, field: DataType) -> bool:

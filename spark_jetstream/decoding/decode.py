@@ -107,12 +107,7 @@ def decode(
         raise OptionError("argument schema is missing", option="schema")
     if subject is not None or registry_subject is not None:
         raise OptionError("arguments subject and registry_subject need argument registry")
-    if version is not None and confluent:
-        raise OptionError(
-            "arguments version and confluent exclude each other: both name the schema of a payload",
-        )
-    if not isinstance(version, Column | None):
-        raise OptionError(f"argument version must be a column, such as F.lit('1'), not {version!r}")
+    _check_version(version, confluent=confluent)
     _check_columns(df, column)
     has_versions = version is not None or confluent
     schemas = _by_version(schema) if has_versions else {"": schema}
@@ -135,6 +130,16 @@ def decode(
         found.fault,
     )
     return _with_result(df, found, error)
+
+
+def _check_version(version: object, *, confluent: bool) -> None:
+    """Raise `OptionError` if ``version`` is no column, or if ``confluent`` names the schema too."""
+    if version is not None and confluent:
+        raise OptionError(
+            "arguments version and confluent exclude each other: both name the schema of a payload",
+        )
+    if not isinstance(version, Column | None):
+        raise OptionError(f"argument version must be a column, such as F.lit('1'), not {version!r}")
 
 
 def _decode_by_registry(

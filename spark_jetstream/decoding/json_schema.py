@@ -98,17 +98,20 @@ class _JsonSchemaTypes:
         names = given if isinstance(given, list) else [given]
         others = [name for name in names if name != "null"]
         is_nullable = len(others) < len(names)
-        if len(others) != 1:
-            return VariantType(), True
-        name = others[0]
+        kind = self._named(others[0], schema, around) if len(others) == 1 else None
+        # A value of any type may be null.
+        return (VariantType(), True) if kind is None else (kind, is_nullable)
+
+    def _named(
+        self, name: Any, schema: Mapping[str, Any], around: tuple[str, ...]
+    ) -> DataType | None:
+        """Return the type of a schema whose ``type`` has this name; None for values of any type."""
         if name == "object":
-            return self._object(schema, around), is_nullable
+            return self._object(schema, around)
         if name == "array" and isinstance(schema.get("items"), dict):
             item, has_nulls = self.type_of(schema["items"], around)
-            return ArrayType(item, has_nulls), is_nullable
-        if isinstance(name, str) and name in _PRIMITIVE:
-            return _PRIMITIVE[name], is_nullable
-        return VariantType(), True
+            return ArrayType(item, has_nulls)
+        return _PRIMITIVE.get(name) if isinstance(name, str) else None
 
     def _object(self, schema: Mapping[str, Any], around: tuple[str, ...]) -> DataType:
         properties = schema.get("properties")

@@ -118,15 +118,20 @@ def _seconds(argument: str, given: object, *, zero: bool) -> float:
 
 
 def _authorization(user: str | None, password: str | None, token: str | None) -> str | None:
-    """Return the header of a login."""
+    """Return the header of a login, None without one."""
+    has_user = user is not None or password is not None
     if token is not None:
-        if user is not None or password is not None:
+        if has_user:
             raise _refused("token", "excludes user and password")
         if not token or not _is_visible(token):
             raise _refused("token", "has a character that no token has, or is empty")
         return f"Bearer {token}"
-    if user is None and password is None:
-        return None
+    if has_user:
+        return _basic(user, password)
+    return None
+
+
+def _basic(user: str | None, password: str | None) -> str:
     if user is None or password is None:
         raise _refused("user", "and password belong together, and one of them is missing")
     if ":" in user:
