@@ -88,6 +88,8 @@ class ConsumerState:
     """The servers that keep it beside its leader."""
     offline: tuple[str, ...] = ()
     """Those of them that are down."""
+    behind: tuple[str, ...] = ()
+    """Those of them that are down, or have not taken up all of its log."""
 
     @classmethod
     def from_reply(cls, body: Mapping[str, Any], context: str) -> ConsumerState:
@@ -121,6 +123,7 @@ class ConsumerState:
             leader=jsapi.field(body, "cluster.leader", str, context, ""),
             followers=tuple(str(each.get("name")) for each in replicas),
             offline=tuple(str(each.get("name")) for each in replicas if each.get("offline")),
+            behind=tuple(str(each.get("name")) for each in replicas if _is_behind(each)),
         )
 
     @property
@@ -196,6 +199,10 @@ def _replicas(body: Mapping[str, Any], context: str) -> list[dict[str, Any]]:
     """Return what the leader says of the other servers of the consumer."""
     replicas: list[Any] = jsapi.field(body, "cluster.replicas", list, context, [])
     return [each for each in replicas if isinstance(each, dict)]
+
+
+def _is_behind(replica: Mapping[str, Any]) -> bool:
+    return bool(replica.get("offline")) or not replica.get("current")
 
 
 def metadata_of(config: Mapping[str, Any]) -> dict[str, str]:

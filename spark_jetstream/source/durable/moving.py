@@ -6,7 +6,8 @@ A commit goes
 - by creating the consumer again, where the server cannot do that (before 2.14, or before the
   sequence at which the consumer began). A stand-in holds its position meanwhile: (1) create the
   stand-in at the position, (2) delete the consumer, (3) create it at the position, (4) delete the
-  stand-in;
+  stand-in. In an interest stream (2) and (4) wait until all servers have taken up (1) and (3)
+  (`replicas.py`);
 - in a long interest stream without CONSUMER.RESET (`interest_streams.LONG`): by a purge below what
   all other consumers need;
 - later, while only some of the consumer's servers have CONSUMER.RESET (`moves.py`).
@@ -43,6 +44,7 @@ from spark_jetstream.protocol.units import SECOND
 from spark_jetstream.source.durable.consumer_state import ConsumerState
 from spark_jetstream.source.durable.consumers import DurableConsumers, taken
 from spark_jetstream.source.durable.moves import Way
+from spark_jetstream.source.durable.replicas import Replicas
 from spark_jetstream.source.durable.stream_progress import StreamProgress
 from spark_jetstream.source.interest_streams import LONG, is_long
 from spark_jetstream.source.probes import probe_of
@@ -72,6 +74,7 @@ class MovingProgress(StreamProgress):
         super().__init__(consumers, options, state)
         self._longest = longest
         self._stand_in = stand_in(self._name)
+        self._replicas = Replicas(consumers, self._stream)
         #: The run resumes from a checkpoint, and has committed nothing yet: the consumer may be
         #: ahead of the checkpoint.
         self._resumed = False
@@ -136,20 +139,27 @@ class MovingProgress(StreamProgress):
             return
         # The caller's state may be from before an outage, in which the stream lost its tail.
         state = self._consumers.stream(self._stream)
-        if not (self._without_stand_in(state) and self._can_commit(state, next_sequence)):
+        if not (self._without_stand_in(state, consumer) and self._can_commit(state, next_sequence)):
             return
         self._move_to(state, consumer, next_sequence, way)
         self._resumed = False
 
-    def _without_stand_in(self, state: StreamSummary) -> bool:
-        """Delete a stand-in that is left. Return whether there is none any more."""
+    def _without_stand_in(self, state: StreamSummary, consumer: ConsumerState) -> bool:
+        """Delete a stand-in that is left. Return whether a commit may go on.
+
+        `consumer` is the state of the consumer that it stands in for.
+        """
         if not self._stand_in_is_left:
             return True
         if self._others_may_delete(state):
             return False
+        # Otherwise each commit would create it again until the servers are back.
+        if self._replicas.still_lack(self._stand_in):
+            return False
         # Only now: `_look` has shown that no earlier run is alive.
-        self._delete_stand_in(long=is_long(state, self._longest))
-        return True
+        is_deleted = self._delete_stand_in(state, consumer)
+        # A long interest stream keeps it, and the commit purges.
+        return is_deleted or is_long(state, self._longest)
 
     def _others_may_delete(self, state: StreamSummary) -> bool:
         """Whether a suspended run may still delete the consumer in a commit that it has begun.
@@ -227,7 +237,7 @@ class MovingProgress(StreamProgress):
         if standing_in.run != self._consumers.run:
             raise taken(self._name, self._stream, standing_in)
         consumer = self._create(standing_in.next)
-        self._delete_stand_in(long=is_long(now, self._longest))
+        self._delete_stand_in(now, consumer)
         return consumer
 
     # Moving
@@ -275,24 +285,26 @@ class MovingProgress(StreamProgress):
         """Create the consumer again where the server cannot move it.
 
         At each moment one of two consumers holds what is not committed. A crash between two steps
-        leaves the consumer, or the stand-in, or both; `open` and `_look` repair that.
+        leaves the consumer, or the stand-in, or both; `open` and `_look` repair that. The consumer
+        stays where it is while a server of an interest stream lacks the stand-in.
         """
-        long = is_long(state, self._longest)
-        if long and to > consumer.next:
+        if is_long(state, self._longest) and to > consumer.next:
             return self._move_by_purge(consumer, to)
         self._stand_in_is_left = True  # until it is deleted below, or by the next commit
-        self._consumers.create(self._stream, self._stand_in, self._since, to)
+        standing_in = self._consumers.create(self._stream, self._stand_in, self._since, to)
         # The stand-in holds the position now.
+        if not self._all_servers_have(self._stand_in, state, standing_in):
+            return consumer
         # Another run may have taken the consumer over since the look.
         now = self._consumers.info(self._stream, self._name)
         if now is not None and now.run != self._consumers.run:
-            self._delete_stand_in(long=long)
+            self._delete_stand_in(state, now)
             raise taken(self._name, self._stream, now)
         # Not before the stand-in exists: an interest stream removes messages that no consumer
         # holds.
         self._consumers.delete(self._stream, self._name)
         consumer = self._create(to)
-        self._delete_stand_in(long=long)
+        self._delete_stand_in(state, consumer)
         return consumer
 
     def _move_by_purge(self, consumer: ConsumerState, to: int) -> ConsumerState:
@@ -304,9 +316,24 @@ class MovingProgress(StreamProgress):
         moved = self._consumers.info(self._stream, self._name)
         return consumer if moved is None else moved
 
-    def _delete_stand_in(self, *, long: bool) -> None:
-        """Delete the stand-in; in a long interest stream leave that to a later commit."""
+    def _delete_stand_in(self, state: StreamSummary, consumer: ConsumerState) -> bool:
+        """Delete the stand-in, or leave it to a later commit. Return whether it is deleted.
+
+        It stays in a long interest stream, and while a server lacks the consumer.
+        """
         self._stand_in_is_left = True
-        if not long:
-            self._consumers.delete(self._stream, self._stand_in)
-            self._stand_in_is_left = False
+        if is_long(state, self._longest):
+            return False
+        if not self._all_servers_have(self._name, state, consumer):
+            return False
+        self._consumers.delete(self._stream, self._stand_in)
+        self._stand_in_is_left = False
+        return True
+
+    def _all_servers_have(self, name: str, state: StreamSummary, consumer: ConsumerState) -> bool:
+        """Whether a consumer may take the place of another one: see `replicas.py`.
+
+        `consumer` is its state as the last reply had it.
+        """
+        # Other streams keep messages that no consumer needs.
+        return state.retention != "interest" or self._replicas.have(name, consumer)

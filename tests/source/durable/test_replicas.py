@@ -1,0 +1,209 @@
+"""A server that is down while a consumer is created again: no server of an interest stream is ever
+without one of the two consumers that hold what is not committed.
+
+The servers have CONSUMER.RESET, and `Progress` is told that none of them has. (While it does not
+know their versions, no consumer is moved: test_mixed_versions.py.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.protocol.features import CONSUMER_RESET
+from spark_jetstream.source.durable import consumer_state
+from spark_jetstream.source.durable.consumer_state import ConsumerState
+from spark_jetstream.source.durable.consumers import DurableConsumers
+from spark_jetstream.source.durable.moves import Way
+from spark_jetstream.source.durable.replicas import Replicas
+from spark_jetstream.testing import NatsCluster
+from spark_jetstream.testing.process import poll
+from tests.support.features import for_none
+from tests.support.progress import Run, consumers, position
+from tests.support.publish import Publisher
+from tests.support.streams import Stream
+
+STAND_IN = "query-spark-moving"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NatsCluster]:
+    with NatsCluster() as running:
+        yield running
+    close_all()
+
+
+@pytest.fixture(autouse=True)
+def _old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_state, "CONSUMER_RESET", for_none(CONSUMER_RESET))
+    monkeypatch.setattr(DurableConsumers, "way", lambda *_: Way.AGAIN)
+
+
+@pytest.fixture
+def made(cluster: NatsCluster) -> Iterator[Callable[..., Stream]]:
+    """Makes streams with three replicas."""
+    with ExitStack() as stack:
+        url = cluster.servers[0].url
+
+        def make(retention: str = "interest") -> Stream:
+            publisher = stack.enter_context(Publisher(url))
+            stream = Stream(url, "S", publisher, retention=retention, num_replicas=3)
+            stack.callback(stream.delete)
+            return stream
+
+        yield make
+
+
+@contextmanager
+def killed(cluster: NatsCluster, stream: Stream) -> Iterator[None]:
+    """A follower of the stream is down. The tests are connected to the first server."""
+    leader = cluster.leader_of(stream.name)
+    index = next(index for index in (1, 2) if index != leader)
+    cluster.kill(index)
+    try:
+        yield
+    finally:
+        cluster.servers[index].start()
+        # A server that was down while a consumer was created again may never call itself healthy.
+        poll(lambda: has_all(cluster, stream) or None, 60.0, lambda: TimeoutError("not current"))
+
+
+def has_all(cluster: NatsCluster, stream: Stream) -> bool:
+    """Whether all servers have the same messages and consumers of the stream."""
+    return len({repr(replica(cluster, index)) for index in range(3)}) == 1
+
+
+def replica(cluster: NatsCluster, index: int) -> tuple[int, int, list[str]]:
+    """The first and the last sequence of the stream on a server, and its consumers there."""
+    page = cluster.servers[index].monitor("/jsz?accounts=true&streams=true&consumers=true")
+    for account in page.get("account_details", []):
+        for stream in account.get("stream_detail", []):
+            names = sorted(each["name"] for each in stream.get("consumer_detail", []))
+            return stream["state"]["first_seq"], stream["state"]["last_seq"], names
+    return 0, 0, []
+
+
+def move_until_done(run: Run, sequence: int) -> None:
+    """Commit until the leaders know that the server is back."""
+
+    def done() -> bool | None:
+        run.move(sequence)
+        return (position(run.stream) == sequence and consumers(run.stream) == ["query"]) or None
+
+    poll(done, 60.0, lambda: TimeoutError("the commits still wait"))
+
+
+def test_the_consumer_stays_while_a_server_lacks_the_stand_in(
+    made: Callable[..., Stream], cluster: NatsCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(made()).begin(12)
+    with killed(cluster, run.stream):
+        for sequence in (3, 5, 7):
+            run.move(sequence)
+            assert position(run.stream) == 1
+            assert consumers(run.stream) == ["query", STAND_IN]
+            assert run.held(1, 13)
+        assert run.wire.subjects.count(f"CONSUMER.CREATE.S.{STAND_IN}") == 1
+    (told,) = [text for text in caplog.messages if "commits wait" in text]
+    assert f"until all servers of consumer {STAND_IN} have it: test-" in told
+    move_until_done(run, 9)
+
+
+def test_the_stand_in_stays_while_a_server_lacks_the_consumer(
+    made: Callable[..., Stream], cluster: NatsCluster
+) -> None:
+    run = Run(made()).begin(12)
+    with ExitStack() as down:
+
+        def kill(subject: str) -> None:
+            if subject == "CONSUMER.DELETE.S.query":
+                run.wire.before = lambda subject: None
+                down.enter_context(killed(cluster, run.stream))
+
+        run.wire.before = kill
+        run.move(5)
+        assert position(run.stream) == 5
+        assert consumers(run.stream) == ["query", STAND_IN]
+        run.move(7)
+        assert consumers(run.stream) == ["query", STAND_IN]
+        assert run.held(5, 13)
+    # The server that was down has lost nothing.
+    assert all(replica(cluster, index)[0] <= 5 for index in range(3))
+    move_until_done(run, 9)
+
+
+def test_a_stream_with_limits_needs_no_consumer(
+    made: Callable[..., Stream], cluster: NatsCluster
+) -> None:
+    run = Run(made("limits")).begin(12)
+    with killed(cluster, run.stream):
+        run.move(5)
+        assert position(run.stream) == 5
+        assert consumers(run.stream) == ["query"]
+
+
+class Looks:
+    """Answers looks at a consumer with states in their order."""
+
+    def __init__(self, *states: ConsumerState | None) -> None:
+        self.states = list(states)
+
+    def info(self, stream: str, name: str) -> ConsumerState | None:
+        return self.states.pop(0)
+
+
+def state(**replicas: dict[str, Any]) -> ConsumerState:
+    body: dict[str, Any] = {
+        "config": {},
+        "delivered": {"consumer_seq": 0, "stream_seq": 0},
+        "ack_floor": {"stream_seq": 0},
+        "cluster": {"replicas": [{"name": name, **each} for name, each in replicas.items()]},
+    }
+    return ConsumerState.from_reply(body, "look")
+
+
+COMPLETE = state(one={"current": True}, two={"current": True})
+BEHIND = state(one={"current": True}, two={"current": False, "lag": 1})
+DOWN = state(one={"current": True}, two={"current": True, "offline": True})
+
+
+@pytest.mark.parametrize(
+    ("first", "looks", "result", "left"),
+    [
+        (COMPLETE, [], True, 0),
+        (BEHIND, [BEHIND, COMPLETE], True, 0),
+        (BEHIND, [DOWN, COMPLETE], False, 1),
+        (DOWN, [COMPLETE], False, 1),
+        (BEHIND, [None], False, 0),
+        (state(), [], True, 0),
+    ],
+    ids=["all have it", "later", "down meanwhile", "down", "deleted", "no replicas"],
+)
+def test_all_servers_must_have_it(
+    first: ConsumerState, looks: list[ConsumerState | None], result: bool, left: int
+) -> None:
+    answers = Looks(*looks)
+    # Far longer than three looks take.
+    replicas = Replicas(cast(DurableConsumers, answers), "S", patience=60.0)
+    assert replicas.have("query", first) is result
+    assert len(answers.states) == left
+
+
+def test_a_server_that_stays_behind_is_waited_for_once(caplog: pytest.LogCaptureFixture) -> None:
+    looks = Looks(*[BEHIND] * 9, COMPLETE, None)
+    # Twelve times this would be twelve minutes.
+    replicas = Replicas(cast(DurableConsumers, looks), "S", patience=60.0)
+    assert not replicas.still_lack("query")
+    assert not replicas.have("query", DOWN)
+    assert not any(replicas.have("query", BEHIND) for _ in range(3))
+    assert all(replicas.still_lack("query") for _ in range(9))
+    assert not replicas.still_lack("query")
+    assert not replicas.have("query", replace(DOWN, behind=("three",)))
+    assert not replicas.still_lack("query")
+    told = [text.partition("have it: ")[2] for text in caplog.messages]
+    assert [text.partition(" is")[0] for text in told] == ["two", "three"]
