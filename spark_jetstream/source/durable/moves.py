@@ -5,9 +5,8 @@ before 2.14 that reads it there crashes, and again after each start (2.10.26, 2.
 "Unknown group entry op type"). So while the servers of a cluster are replaced by newer ones, one by
 one, the version of the leader is not enough.
 
-To create the consumer again is no way out: while queries did that, an interest stream on servers of
-2.10.26 and 2.15.1 lost uncommitted messages (seen once, cause unknown). The consumer stays where it
-is until the versions are the same.
+To create the consumer again is no way out while servers go down and come back (`replicas.py`). The
+consumer stays where it is until the versions are the same.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ log = logging.getLogger(__name__)
 SILENT = 60.0
 """Seconds for which a commit waits for a server that does not tell its version.
 
-It may be about to start as another version. A server that is down for longer counts for nothing:
-those that answer have the majority.
+It may be about to start as another version. A server that is down for longer no longer counts
+here, but holds up a consumer that is to be created again (`replicas.py`).
 """
 
 
