@@ -153,9 +153,15 @@ class MovingProgress(StreamProgress):
             return True
         if self._others_may_delete(state):
             return False
-        # Otherwise each commit would create it again until the servers are back.
-        if self._replicas.still_lack(self._stand_in):
-            return False
+        if consumer.followers:
+            standing_in = self._consumers.info(self._stream, self._stand_in)
+            # The request to create it has failed, or that to delete it has succeeded.
+            if standing_in is None:
+                self._stand_in_is_left = False
+                return True
+            # Otherwise each commit would create it again until the servers are back.
+            if not self._all_servers_have(self._stand_in, state, standing_in):
+                return False
         # Only now: `_look` has shown that no earlier run is alive.
         is_deleted = self._delete_stand_in(state, consumer)
         # A long interest stream keeps it, and the commit purges.

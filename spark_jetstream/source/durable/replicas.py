@@ -4,7 +4,7 @@ A server that was down while a consumer was created again deletes its old one wh
 creates the new one afterwards (`applyMetaSnapshot` in server/jetstream_cluster.go). It purges its
 replica of the stream if it has no other consumer at that moment (`cleanupNoInterestMessages` in
 server/consumer.go). As soon as it leads the stream, all messages that are not committed are lost.
-With 2.12.8 that took less than a minute of kills.
+With 2.12.8 that took some two minutes of kills.
 
 So of the consumer and its stand-in each server must have one on disk before the other is deleted.
 """
@@ -54,18 +54,12 @@ class Replicas:
         # One that was deleted meanwhile holds nothing.
         return consumer is not None
 
-    def still_lack(self, name: str) -> bool:
-        """Return whether a server still lacks a consumer that it lacked at the last call."""
-        if name in self._lacking:
-            self.have(name, self._consumers.info(self._stream, name))
-        return name in self._lacking
-
     def _tell(self, name: str, consumer: ConsumerState) -> None:
         """Log why commits wait, once until all servers have the consumer."""
         if name not in self._lacking:
             log.warning(
                 "stream %s: commits wait, and the stream keeps what was read, until all servers "
-                "of consumer %s have it: %s is down or behind. Without it a server before 2.14 "
+                "of consumer %s have it (down or behind: %s); without it a server before 2.14 "
                 "could lose messages",
                 self._stream,
                 name,
