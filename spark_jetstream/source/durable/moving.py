@@ -153,6 +153,9 @@ class MovingProgress(StreamProgress):
             return True
         if self._others_may_delete(state):
             return False
+        # There the commit purges, and the stand-in stays.
+        if is_long(state, self._longest):
+            return True
         if consumer.followers:
             standing_in = self._consumers.info(self._stream, self._stand_in)
             # The request to create it has failed, or that to delete it has succeeded.
@@ -163,9 +166,7 @@ class MovingProgress(StreamProgress):
             if not self._all_servers_have(self._stand_in, state, standing_in):
                 return False
         # Only now: `_look` has shown that no earlier run is alive.
-        is_deleted = self._delete_stand_in(state, consumer)
-        # A long interest stream keeps it, and the commit purges.
-        return is_deleted or is_long(state, self._longest)
+        return self._delete_stand_in(state, consumer)
 
     def _others_may_delete(self, state: StreamSummary) -> bool:
         """Whether a suspended run may still delete the consumer in a commit that it has begun.
