@@ -113,7 +113,7 @@ def through_outages(
 def _check_time(
     outage: Deadline, reader: Reader[object], doing: str, error: JetStreamError
 ) -> None:
-    """Raise `OutageError` for an outage that has lasted for `retryTimeout`; `error` is its last one."""
+    """Raise `OutageError` for an outage of which no time is left; `error` is its last one."""
     if outage.expired:
         raise OutageError(
             f"{doing} {reader.part.stream} at sequence {reader.next} got no further for "

@@ -20,7 +20,8 @@ from tests.support.sinking import set_write_timing
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
-    with NatsServer() as running:
+    # A case may take minutes, in which the connection of the administrator answers no PING.
+    with NatsServer(config='ping_interval: "1h"') as running:
         yield running
 
 

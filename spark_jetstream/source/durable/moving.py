@@ -295,7 +295,8 @@ class MovingProgress(StreamProgress):
         leaves the consumer, or the stand-in, or both; `open` and `_look` repair that. The consumer
         stays where it is while a server of an interest stream lacks the stand-in.
         """
-        if is_long(state, self._longest) and to > consumer.next:
+        is_in_danger = is_long(state, self._longest) or self._is_before_2_11(state, consumer)
+        if is_in_danger and to > consumer.next:
             return self._move_by_purge(consumer, to)
         self._stand_in_is_left = True  # until it is deleted below, or by the next commit
         standing_in = self._consumers.create(self._stream, self._stand_in, self._since, to)
@@ -313,6 +314,13 @@ class MovingProgress(StreamProgress):
         consumer = self._create(to)
         self._delete_stand_in(state, consumer)
         return consumer
+
+    def _is_before_2_11(self, state: StreamSummary, consumer: ConsumerState) -> bool:
+        """Whether servers of 2.10 have replicas of an interest stream.
+
+        Their replicas lose messages even when all of them have the stand-in (test_moves.py).
+        """
+        return state.retention == "interest" and bool(consumer.followers) and not consumer.level
 
     def _move_by_purge(self, consumer: ConsumerState, to: int) -> ConsumerState:
         """Purge a long interest stream, which moves the consumer, as far as other consumers are.
