@@ -1,8 +1,8 @@
 """Commits that create a consumer of an interest stream again, while servers are killed in turn.
 
 A server that was down meanwhile must not remove messages from its replica that are not committed:
-it may lead the stream next. Servers since 2.14 are told of no consumer to move, and have the same
-danger.
+it may lead the stream next. Servers since 2.14 have the same danger, and `Progress` is told that
+they cannot move a consumer.
 
     MOVES_KILLS=40 MOVES_SEED=2 python -m pytest tests/chaos/test_moves.py
 
@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -30,7 +28,7 @@ from spark_jetstream.source.durable.moves import Way
 from spark_jetstream.testing import NatsCluster
 from spark_jetstream.testing.process import poll
 from tests.support.features import for_none
-from tests.support.progress import Run, consumers, position
+from tests.support.progress import Run, consumers, position, repeated, replica
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.servers import version_of
 from tests.support.streams import Stream
@@ -93,31 +91,14 @@ class Query:
         raise OSError("no server is up")
 
 
-@contextlib.contextmanager
-def repeated(act: Callable[[], None], pause: float) -> Iterator[None]:
-    """Call a function again and again in a thread, whatever outages it meets."""
-    stop = threading.Event()
+def through_outages(act: Callable[[], None]) -> Callable[[], None]:
+    """The function without its errors while servers are down."""
 
-    def repeat() -> None:
-        while not stop.wait(pause):
-            with contextlib.suppress(OSError, JetStreamError, Refused):
-                act()
+    def call() -> None:
+        with contextlib.suppress(OSError, JetStreamError, Refused):
+            act()
 
-    thread = threading.Thread(target=repeat)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def replica(page: dict[str, Any]) -> tuple[int, int]:
-    """The first and the last sequence of the stream in a page `/jsz` of a server, 0 without one."""
-    for account in page.get("account_details", []):
-        for stream in account.get("stream_detail", []):
-            return stream["state"]["first_seq"], stream["state"]["last_seq"]
-    return 0, 0
+    return call
 
 
 def lost(cluster: NatsCluster, query: Query) -> list[str]:
@@ -125,7 +106,7 @@ def lost(cluster: NatsCluster, query: Query) -> list[str]:
     wrong = []
     for server in cluster.servers:
         with contextlib.suppress(OSError):
-            first, last = replica(server.monitor("/jsz?accounts=true&streams=true"))
+            first, last, _ = replica(server)
             if first > query.begun:
                 wrong.append(f"{server.name} has {first} to {last}, after {query.begun}")
     return wrong
@@ -136,7 +117,8 @@ def lost(cluster: NatsCluster, query: Query) -> list[str]:
 def test_no_replica_loses_a_message_that_is_not_committed(cluster: NatsCluster) -> None:
     random = Random(SEED)
     query = Query(cluster, random)
-    with repeated(query.publish, 0.1), repeated(query.commit, 0.2):
+    publish, commit = through_outages(query.publish), through_outages(query.commit)
+    with repeated(publish, 0.1), repeated(commit, 0.2):
         for number in range(KILLS):
             server = random.choice(cluster.servers)
             server.kill()

@@ -15,6 +15,7 @@ from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.interest_streams import LONG
+from spark_jetstream.testing import NatsServer
 from tests.model.stream import look_at, present_in
 from tests.support import client
 from tests.support.publish import Message, Publisher
@@ -148,20 +149,59 @@ def publishing(url: str, *subjects: str) -> Iterator[None]:
     """Store some thousand messages a second, at the subjects in turn, over another connection,
     until this is left.
     """
+    with Publisher(url) as publisher:
+
+        def publish() -> None:
+            publisher.publish([Message(subject, b"more") for subject in subjects * 10])
+
+        with repeated(publish, 0.005):
+            yield
+
+
+@contextlib.contextmanager
+def repeated(act: Callable[[], None], pause: float) -> Iterator[None]:
+    """Call a function again and again in a thread, with pauses of so many seconds, until this is
+    left.
+    """
     enough = threading.Event()
 
-    def publish() -> None:
-        with Publisher(url) as publisher:
-            while not enough.wait(0.005):
-                publisher.publish([Message(subject, b"more") for subject in subjects * 10])
+    def repeat() -> None:
+        while not enough.wait(pause):
+            act()
 
-    thread = threading.Thread(target=publish)
+    thread = threading.Thread(target=repeat)
     thread.start()
     try:
         yield
     finally:
         enough.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def replicated(url: str) -> Iterator[Callable[..., Stream]]:
+    """Makes streams with three replicas, and deletes them in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(retention: str = "interest") -> Stream:
+            publisher = stack.enter_context(Publisher(url))
+            stream = Stream(url, "S", publisher, retention=retention, num_replicas=3)
+            stack.callback(stream.delete)
+            return stream
+
+        yield make
+
+
+def replica(server: NatsServer) -> tuple[int, int, list[str]]:
+    """The first and the last sequence of the only stream on a server, and its consumers there; zeros
+    without a stream.
+    """
+    page = server.monitor("/jsz?accounts=true&streams=true&consumers=true")
+    for account in page.get("account_details", []):
+        for stream in account.get("stream_detail", []):
+            names = sorted(each["name"] for each in stream.get("consumer_detail", []))
+            return stream["state"]["first_seq"], stream["state"]["last_seq"], names
+    return 0, 0, []
 
 
 def level_of(stream: Stream) -> int:

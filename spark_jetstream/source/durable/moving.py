@@ -8,8 +8,8 @@ A commit goes
   stand-in at the position, (2) delete the consumer, (3) create it at the position, (4) delete the
   stand-in. In an interest stream (2) and (4) wait until all servers have taken up (1) and (3)
   (`replicas.py`);
-- in a long interest stream without CONSUMER.RESET (`interest_streams.LONG`): by a purge below what
-  all other consumers need;
+- in a long interest stream without CONSUMER.RESET (`interest_streams.LONG`), and in any interest
+  stream of a cluster of 2.10: by a purge below what all other consumers need;
 - later, while only some of the consumer's servers have CONSUMER.RESET (`moves.py`).
 
 Each step may be repeated. The server's consumers show after which step a crash was. "Loss" is one
@@ -323,7 +323,7 @@ class MovingProgress(StreamProgress):
         return state.retention == "interest" and bool(consumer.followers) and not consumer.level
 
     def _move_by_purge(self, consumer: ConsumerState, to: int) -> ConsumerState:
-        """Purge a long interest stream, which moves the consumer, as far as other consumers are.
+        """Purge an interest stream, which moves the consumer, as far as other consumers are.
 
         To hold messages for too long does no harm.
         """

@@ -8,7 +8,6 @@ and a proxy changes the version that they tell.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import cast
 
@@ -21,9 +20,8 @@ from spark_jetstream.source.durable.consumer_state import ConsumerState
 from spark_jetstream.source.durable.moves import Moves, Way
 from spark_jetstream.testing import NatsCluster
 from tests.support.mixed import tells
-from tests.support.progress import Run, consumer, consumers, position
+from tests.support.progress import Run, consumer, consumers, position, replicated
 from tests.support.proxy import WireProxy
-from tests.support.publish import Publisher
 from tests.support.streams import Stream
 
 
@@ -52,16 +50,7 @@ def server(cluster: NatsCluster) -> Iterator[WireProxy]:
 
 @pytest.fixture
 def made(cluster: NatsCluster) -> Iterator[Callable[..., Stream]]:
-    """Makes streams with three replicas."""
-    with ExitStack() as stack:
-        url = url_of(cluster, "spark")
-
-        def make(retention: str = "interest") -> Stream:
-            publisher = stack.enter_context(Publisher(url))
-            stream = Stream(url, "S", publisher, retention=retention, num_replicas=3)
-            stack.callback(stream.delete)
-            return stream
-
+    with replicated(url_of(cluster, "spark")) as make:
         yield make
 
 

@@ -26,8 +26,8 @@ from spark_jetstream.source.durable.replicas import Replicas
 from spark_jetstream.testing import NatsCluster
 from spark_jetstream.testing.process import poll
 from tests.support.features import for_none
-from tests.support.progress import Run, consumers, position
-from tests.support.publish import Publisher, Refused
+from tests.support.progress import Run, consumers, position, replica, replicated
+from tests.support.publish import Refused
 from tests.support.streams import Stream
 
 STAND_IN = "query-spark-moving"
@@ -48,16 +48,7 @@ def _old(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def made(cluster: NatsCluster) -> Iterator[Callable[..., Stream]]:
-    """Makes streams with three replicas."""
-    with ExitStack() as stack:
-        url = cluster.servers[0].url
-
-        def make(retention: str = "interest") -> Stream:
-            publisher = stack.enter_context(Publisher(url))
-            stream = Stream(url, "S", publisher, retention=retention, num_replicas=3)
-            stack.callback(stream.delete)
-            return stream
-
+    with replicated(cluster.servers[0].url) as make:
         yield make
 
 
@@ -77,17 +68,7 @@ def killed(cluster: NatsCluster, stream: Stream) -> Iterator[None]:
 
 def has_all(cluster: NatsCluster, stream: Stream) -> bool:
     """Whether all servers have the same messages and consumers of the stream."""
-    return len({repr(replica(cluster, index)) for index in range(3)}) == 1
-
-
-def replica(cluster: NatsCluster, index: int) -> tuple[int, int, list[str]]:
-    """The first and the last sequence of the stream on a server, and its consumers there."""
-    page = cluster.servers[index].monitor("/jsz?accounts=true&streams=true&consumers=true")
-    for account in page.get("account_details", []):
-        for stream in account.get("stream_detail", []):
-            names = sorted(each["name"] for each in stream.get("consumer_detail", []))
-            return stream["state"]["first_seq"], stream["state"]["last_seq"], names
-    return 0, 0, []
+    return len({repr(replica(server)) for server in cluster.servers}) == 1
 
 
 def until(run: Run, sequence: int, check: Callable[[], bool]) -> None:
@@ -148,7 +129,7 @@ def test_the_stand_in_stays_while_a_server_lacks_the_consumer(
         assert consumers(run.stream) == ["query", STAND_IN]
         assert run.held(5, 13)
     # The server that was down has lost nothing.
-    assert all(replica(cluster, index)[0] <= 5 for index in range(3))
+    assert all(replica(server)[0] <= 5 for server in cluster.servers)
     until(run, 7, is_moved(run, 7))
 
 
