@@ -16,9 +16,10 @@ from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.source.durable.progress import Progress
 from spark_jetstream.source.interest_streams import LONG
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
 from tests.model.stream import look_at, present_in
 from tests.support import client
-from tests.support.publish import Message, Publisher
+from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import options
 from tests.support.streams import Stream
 from tests.support.watched import WatchedConnection
@@ -26,6 +27,7 @@ from tests.support.watched import WatchedConnection
 Maker = Callable[..., Stream]
 RETENTIONS = ("limits", "interest", "workqueue")
 SECOND = 1_000_000_000
+_NO_SUITABLE_PEERS = 10005
 
 
 class Crash(BaseException):
@@ -180,12 +182,24 @@ def repeated(act: Callable[[], None], pause: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replicated(url: str) -> Iterator[Callable[..., Stream]]:
-    """Makes streams with three replicas, and deletes them in the end."""
+    """Makes streams with three replicas, and deletes them in the end.
+
+    A cluster takes a server for offline for a moment after its start, and makes none then.
+    """
     with contextlib.ExitStack() as stack:
 
         def make(retention: str = "interest") -> Stream:
             publisher = stack.enter_context(Publisher(url))
-            stream = Stream(url, "S", publisher, retention=retention, num_replicas=3)
+
+            def made() -> Stream | None:
+                try:
+                    return Stream(url, "S", publisher, retention=retention, num_replicas=3)
+                except Refused as error:
+                    if error.err_code != _NO_SUITABLE_PEERS:
+                        raise
+                    return None
+
+            stream = poll(made, 60.0, lambda: TimeoutError("a server stays offline"))
             stack.callback(stream.delete)
             return stream
 

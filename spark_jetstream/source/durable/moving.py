@@ -9,7 +9,8 @@ A commit goes
   stand-in. In an interest stream (2) and (4) wait until all servers have taken up (1) and (3)
   (`replicas.py`);
 - in a long interest stream without CONSUMER.RESET (`interest_streams.LONG`), and in any interest
-  stream of a cluster of 2.10: by a purge below what all other consumers need;
+  stream of a cluster of 2.10: by a purge below what all other consumers need. A stand-in that is
+  left stays;
 - later, while only some of the consumer's servers have CONSUMER.RESET (`moves.py`).
 
 Each step may be repeated. The server's consumers show after which step a crash was. "Loss" is one
@@ -153,8 +154,7 @@ class MovingProgress(StreamProgress):
             return True
         if self._others_may_delete(state):
             return False
-        # There the commit purges, and the stand-in stays.
-        if is_long(state, self._longest):
+        if self._is_in_danger(state, consumer):
             return True
         if consumer.followers:
             standing_in = self._consumers.info(self._stream, self._stand_in)
@@ -295,8 +295,7 @@ class MovingProgress(StreamProgress):
         leaves the consumer, or the stand-in, or both; `open` and `_look` repair that. The consumer
         stays where it is while a server of an interest stream lacks the stand-in.
         """
-        is_in_danger = is_long(state, self._longest) or self._is_before_2_11(state, consumer)
-        if is_in_danger and to > consumer.next:
+        if to > consumer.next and self._is_in_danger(state, consumer):
             return self._move_by_purge(consumer, to)
         self._stand_in_is_left = True  # until it is deleted below, or by the next commit
         standing_in = self._consumers.create(self._stream, self._stand_in, self._since, to)
@@ -315,12 +314,18 @@ class MovingProgress(StreamProgress):
         self._delete_stand_in(state, consumer)
         return consumer
 
-    def _is_before_2_11(self, state: StreamSummary, consumer: ConsumerState) -> bool:
-        """Whether servers of 2.10 have replicas of an interest stream.
+    def _is_in_danger(self, state: StreamSummary, consumer: ConsumerState) -> bool:
+        """Whether deleting a consumer may remove messages that others hold.
 
-        Their replicas lose messages even when all of them have the stand-in (test_moves.py).
+        Commits purge then, and a stand-in stays. That is so in long interest streams, and in those
+        with replicas on servers of 2.10: they lose messages even when all servers have the stand-in
+        (test_moves.py).
         """
-        return state.retention == "interest" and bool(consumer.followers) and not consumer.level
+        is_before_2_11 = not consumer.level
+        is_replicated = bool(consumer.followers)
+        return is_long(state, self._longest) or (
+            state.retention == "interest" and is_replicated and is_before_2_11
+        )
 
     def _move_by_purge(self, consumer: ConsumerState, to: int) -> ConsumerState:
         """Purge an interest stream, which moves the consumer, as far as other consumers are.
@@ -334,10 +339,10 @@ class MovingProgress(StreamProgress):
     def _delete_stand_in(self, state: StreamSummary, consumer: ConsumerState) -> bool:
         """Delete the stand-in, or leave it to a later commit. Return whether it is deleted.
 
-        It stays in a long interest stream, and while a server lacks the consumer.
+        It stays where a deletion is a danger, and while a server lacks the consumer.
         """
         self._stand_in_is_left = True
-        if is_long(state, self._longest):
+        if self._is_in_danger(state, consumer):
             return False
         if not self._all_servers_have(self._name, state, consumer):
             return False

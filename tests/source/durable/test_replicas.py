@@ -8,7 +8,7 @@ know their versions, no consumer is moved: test_mixed_versions.py.)
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -19,14 +19,22 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.source.durable import consumer_state
-from spark_jetstream.source.durable.consumer_state import ConsumerState
+from spark_jetstream.source.durable.consumer_state import ConsumerState, metadata_of
 from spark_jetstream.source.durable.consumers import DurableConsumers
 from spark_jetstream.source.durable.moves import Way
 from spark_jetstream.source.durable.replicas import Replicas
 from spark_jetstream.testing import NatsCluster
 from spark_jetstream.testing.process import poll
 from tests.support.features import for_none
-from tests.support.progress import Run, consumers, position, replica, replicated
+from tests.support.progress import (
+    Run,
+    consumers,
+    kept,
+    make_consumer,
+    position,
+    replica,
+    replicated,
+)
 from tests.support.publish import Refused
 from tests.support.streams import Stream
 
@@ -139,6 +147,25 @@ def test_a_stream_with_limits_needs_no_consumer(
     run = Run(made("limits")).begin(12)
     with killed(cluster, run.stream):
         until(run, 5, is_moved(run, 5))
+
+
+def test_servers_of_2_10_delete_no_consumer(
+    made: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the stand-in that a run of an earlier version has left."""
+
+    def of_2_10(config: Mapping[str, Any]) -> dict[str, Any]:
+        known = metadata_of(config)
+        return {key: value for key, value in known.items() if key != "_nats.level"}
+
+    monkeypatch.setattr(consumer_state, "metadata_of", of_2_10)
+    run = Run(made()).begin(12)
+    make_consumer(run.stream, STAND_IN)
+    resumed = Run(run.stream).open(fresh=False)
+    for sequence in (3, 5):
+        until(resumed, sequence, is_moved(resumed, sequence, STAND_IN))
+        assert kept(run.stream) == (sequence, 12, 13 - sequence)
+    assert not [subject for subject in resumed.wire.subjects if "CONSUMER.DELETE" in subject]
 
 
 class Looks:
