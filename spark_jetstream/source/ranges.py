@@ -80,13 +80,16 @@ class Split(NamedTuple):
     """How a range is cut into tasks.
 
     ``counts`` says how many messages each part of ``cuts`` has at least, None if that is not known.
-    ``removals`` and ``sifted`` are those of `SequenceRange`.
+    ``removals`` and ``sifted`` are those of `SequenceRange`. ``before`` is how many messages the
+    range has at least before the first cut: none, unless ``subjects`` names more subjects than it
+    did when the cuts were decided.
     """
 
     cuts: Cuts
     counts: Sequence[int | None]
     removals: Removals | None = None
     sifted: bool = False
+    before: int = 0
 
 
 def cut_at(whole: SequenceRange, split: Split) -> list[SequenceRange]:
@@ -113,6 +116,8 @@ def cut_at(whole: SequenceRange, split: Split) -> list[SequenceRange]:
                 sifted=split.sifted,
             )
             ranges.append(piece)
+    if ranges[0].count is not None:
+        ranges[0] = replace(ranges[0], count=ranges[0].count + split.before)
     return ranges
 
 

@@ -127,12 +127,13 @@ def count_again(survey: Survey, cuts: Cuts) -> Split:
     Messages outside of the survey's range do not count.
     """
     parts: list[_Part] = []
-    low = survey.point(cuts[0])
+    first = survey.point(cuts[0])
+    low = first
     for pieces, edge in zip(cuts[1::2], cuts[2::2], strict=True):
         high = survey.point(edge)
         parts.append(_Part(pieces, low, high))
         low = high
-    return _counted(parts, survey)
+    return _counted(parts, survey)._replace(before=first.below)
 
 
 def _split_by_probes(survey: Survey, max_messages: int, least_pieces: int) -> Split:

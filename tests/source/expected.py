@@ -265,7 +265,10 @@ class Expected(Options):
         if not no_rows:
             most = given.get("maxMessagesPerTrigger", LAST)
             self.check(total <= most, f"{total} messages in a batch of {most}")
-            self.check(total or not waiting, "nothing is read although messages wait")
+            # Where only deleted messages are left, a replica may lag: direct reads look there.
+            is_direct = given["readWith"] == "direct" or self.retention == "workqueue"
+            looks = is_direct and begin != end
+            self.check(total or not waiting or looks, "nothing is read although messages wait")
 
     def _ranges(self) -> dict[str, tuple[Life, int, int]]:
         """Return the range of the micro-batch in each stream that is still the one that was
@@ -305,8 +308,12 @@ class Expected(Options):
             least = min(self.options["minPartitions"] or 1, messages)
             self.check(len(self.parts) >= least, f"{len(self.parts)} tasks for {messages} messages")
         for part in self.parts:
-            if part.value is not None and part.value.count is not None:
-                self._check_promise(part.value)
+            if part.value is None or part.value.count is None:
+                continue
+            life = self.by_name()[part.value.stream].life
+            # A task of a stream that was created again finds that, and promises nothing.
+            if life is not None and life.created == part.value.created:
+                self._check_promise(part.value, life)
         for name, (life, first, end) in self._ranges().items():
             spans = [
                 (number, part.value.first, part.value.end)
@@ -322,7 +329,7 @@ class Expected(Options):
                     f"message {sequence} is in task {of[0]}, and was in {before}",
                 )
 
-    def _check_promise(self, task: SequenceRange) -> None:
+    def _check_promise(self, task: SequenceRange, life: Life) -> None:
         """A task promises as many messages as its range had when the batch was decided or cut."""
         assert task.count is not None
         had = [
@@ -331,8 +338,7 @@ class Expected(Options):
         ]
         self.check(min(had) <= task.count <= max(had), f"{task}: its range had {had} messages")
         # Newer messages replace others, and these are no loss.
-        life = self.by_name()[task.stream].life
-        replaces = life is not None and life.setting("max_msgs_per_subject") > 0
+        replaces = life.setting("max_msgs_per_subject") > 0
         self.check(not replaces, f"{task} promises messages that may be replaced")
 
     def _row(self, message: Stored) -> Row:

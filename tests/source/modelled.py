@@ -175,10 +175,12 @@ class Query(Expected):
         if start is not None:
             self._check_end(begin, positions(end), losses)
         for name, kept in self.by_name().items():
+            # Up to its target, unless all of that has gone.
             bounded = (
                 self.target is not None
                 and name in begin
-                and self.target[name].next > begin[name].next
+                and kept.life is not None
+                and self.target[name].next > max(begin[name].next, kept.life.first)
             )
             if kept.life is not None and not bounded:
                 look = kept.life.created, kept.life.last + 1, kept.life.last_match(self.filters)

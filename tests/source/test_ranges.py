@@ -262,10 +262,12 @@ def test_the_same_cuts_whatever_the_stream_holds_by_now(
     before = split(survey, max_messages=max_messages, tasks=least)
     pieces = cut_at(survey.whole, before)
     assert len(before.cuts) <= 2 * SPLIT_PROBES
-    # Some of its messages go, others follow, and the range begins somewhere else.
+    # Some of its messages go, others follow, and the range begins somewhere else. With other
+    # filters there are messages before the first cut.
     left = {
         sequence for sequence in matching if data.draw(st.booleans()) or sequence > stream.end // 2
     }
+    left |= data.draw(st.sets(st.integers(1, before.cuts[0])))
     moving = MovingStream(
         {*left, *range(stream.end, stream.end + 20)}, data.draw(st.integers(0, 10**6))
     )
@@ -307,6 +309,16 @@ def test_the_arithmetic_of_cuts_is_part_of_the_format() -> None:
         *(2, 3, 3, 7),
         *(None, None),
     ]
+
+
+def test_the_first_piece_promises_what_is_before_the_first_cut() -> None:
+    """A query goes on with more filters than it had when the cuts were decided."""
+    whole = a_range(2, 17)
+    (first, *others) = cut_at(whole, count_again(Survey(whole), (7, 1, 8, 3, 17)))
+    assert (first.first, first.end, first.count) == (2, 8, 6)
+    assert [piece.count for piece in others] == [3, 3, 3]
+    (first, *_) = cut_at(whole, count_again(Survey(whole), (7, 2, 17)))
+    assert (first.first, first.end, first.count) == (2, 12, 10)
 
 
 def test_a_range_that_went_keeps_the_numbers_of_its_tasks() -> None:
