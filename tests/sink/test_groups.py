@@ -330,6 +330,22 @@ def test_a_group_of_more_rows_than_its_stream_keeps_is_refused(
     assert reason.endswith("(error 10077): it has 4 rows, and stream S keeps 3 at most")
 
 
+@pytest.mark.parametrize("delivery", LEVELS)
+def test_a_stream_without_room_for_a_group_stores_it_whole_later(
+    server: NatsServer, admin: Publisher, delivery: str
+) -> None:
+    s = made(server, admin, max_msgs=5, discard="new")
+    s.fill(3)
+    through = sink(server.url, delivery, maxRetries="0")
+    given = rows(["x"] * 3)
+    with pytest.raises(RowRefused, match="the stream is full and discards what is new") as caught:
+        through.write([given])
+    assert (caught.value.err_code, s.state()["messages"]) == (10077, 3)
+    s.purge()
+    assert through.write([given]).stored == 3
+    assert batches_of(seen(s)) == {("x", 3): 1}
+
+
 @pytest.mark.parametrize("heard", [0, 1, 2, 3])
 def test_a_row_that_no_stream_captures_takes_its_group_along_although_its_own_answer_is_late(
     server: NatsServer, admin: Publisher, proxy: WireProxy, heard: int
