@@ -316,8 +316,9 @@ class StreamPlan:
         after = self.probe.pending(end.next)
         backlog = max(0, waiting - (before + after) // 2)
         if backlog == 0 and self.probe.direct:
-            # Replicas that lag may count no messages where the end shows that there are some.
-            return end.next - first
+            # Replicas that lag may count no messages where the end shows that there are some. All up
+            # to the end of a query with `Trigger.AvailableNow` may have gone.
+            return max(0, end.next - first)
         return backlog
 
     def _all_are_read(self, position: StreamPosition, end: StreamPosition) -> bool:

@@ -210,13 +210,18 @@ def test_messages_that_a_replica_did_not_know_yet(
     assert [end.streams["S"].next for _, end in run(planner)] == [6, 11]
 
 
-def test_available_now_where_messages_make_way_for_newer_ones(server: NatsServer) -> None:
+@pytest.mark.parametrize("read_with", ["consumer", "direct"])
+def test_available_now_where_messages_make_way_for_newer_ones(
+    server: NatsServer, read_with: str
+) -> None:
     """A stream whose waiting messages were all superseded does not hold up the other."""
-    create(server.url, "KEYED", max_msgs_per_subject=1)
-    create(server.url, "S")
+    create(server.url, "KEYED", max_msgs_per_subject=1, allow_direct=True)
+    create(server.url, "S", allow_direct=True)
     fill(server.url, "KEYED", 50, lambda i: str(i % 10))
     fill(server.url, "S", 20)
-    planner = driver(server.url, "KEYED,S")
+    planner = driver(
+        server.url, "KEYED,S", subjects="*.*", readWith=read_with, maxMessagesPerTrigger=30
+    )
     planner.prepare_available_now()
     start = planner.initial()
     fill(server.url, "KEYED", 50, lambda i: str(i % 10))
