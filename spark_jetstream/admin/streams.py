@@ -319,6 +319,10 @@ class Streams(Balanced):
 
         Only those on ``subject`` (wildcards allowed), only those before ``sequence``, or all of
         these but the last ``keep``. Raises `OptionError` for both.
+
+        ``sequence`` must be that of a message, or the one after the last. If it is that of a deleted
+        message, and none follows, a later purge that leaves one message may remove this one too
+        (`compactLocked` in server/filestore.go, up to 2.15.1).
         """
         context = f"purge stream {name}"
         given = {

@@ -581,9 +581,9 @@ def test_a_purge_without_an_answer_is_its_own(
     purge = DurableConsumers.purge
     carried_out = threading.Event()
 
-    def unanswered(consumers: DurableConsumers, name: str, end: int) -> None:
+    def unanswered(consumers: DurableConsumers, state: StreamSummary, end: int) -> None:
         monkeypatch.setattr(DurableConsumers, "purge", purge)
-        purge(consumers, name, end)
+        purge(consumers, state, end)
         carried_out.set()
         raise RequestTimeout("no reply")
 
@@ -608,8 +608,8 @@ def test_a_purge_that_the_leader_of_the_consumer_carries_out_later(
     purge, info, state = DurableConsumers.purge, DurableConsumers.info, DurableConsumers.stream
     late = list[Callable[[], None]]()
 
-    def replied(consumers: DurableConsumers, name: str, end: int) -> None:
-        late.append(partial(purge, consumers, name, end))
+    def replied(consumers: DurableConsumers, state: StreamSummary, end: int) -> None:
+        late.append(partial(purge, consumers, state, end))
 
     def looked(consumers: DurableConsumers, name: str, consumer: str) -> ConsumerState | None:
         found = info(consumers, name, consumer)

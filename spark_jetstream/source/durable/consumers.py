@@ -33,6 +33,7 @@ from spark_jetstream.source.durable.consumer_state import (
     metadata_of,
 )
 from spark_jetstream.source.durable.moves import Moves, Way
+from spark_jetstream.source.probes import DirectProbe
 
 log = logging.getLogger(__name__)
 
@@ -171,12 +172,16 @@ class DurableConsumers:
 
     # Purges
 
-    def purge(self, stream: str, end: int) -> None:
-        """Remove the messages of the query's filters below the sequence `end`, at least 2."""
-        if not self.filters:
-            self._purge(stream, end, None)
-        for subject in self.filters:
-            self._purge(stream, end, subject)
+    def purge(self, state: StreamSummary, end: int) -> None:
+        """Remove the messages of the query's filters below the sequence `end`, at least 2.
+
+        `state` is that of the stream.
+        """
+        for subject in self.filters or _EVERYTHING:
+            if subject in _EVERYTHING:
+                self._purge(state.name, self._end_of_purge(state, end), None)
+            else:
+                self._purge(state.name, end, subject)
 
     def sweep(self, stream: str, end: int, own: Sequence[str]) -> None:
         """Purge an interest stream below `end`, as far as no consumer but those in `own` needs it.
@@ -192,12 +197,28 @@ class DurableConsumers:
                     end = min(end, ConsumerState.from_reply(consumer, context).next)
             # Otherwise nothing is left to purge.
             # So `end` is at least 2, which `purge_request` needs.
-            if end > self.stream(stream).first_kept:
-                self._purge(stream, end, None)
+            state = self.stream(stream)
+            if end > state.first_kept:
+                self._purge(stream, self._end_of_purge(state, end), None)
         except JetStreamError as error:
             log.warning(
                 "stream %s keeps messages that no consumer needs any more: %s", stream, error
             )
+
+    def _end_of_purge(self, state: StreamSummary, end: int) -> int:
+        """Return where a purge of all subjects below the sequence `end` has to end.
+
+        If each message from there on was deleted, that is after the last sequence. Otherwise a file
+        store would count what is purged twice (`compactLocked` in server/filestore.go). A later
+        purge that leaves one message would remove it as well (seen from 2.10.26 to 2.15.1).
+        """
+        has_no_gap = state.num_deleted == 0
+        if has_no_gap or end > state.last_seq:
+            return end
+        # The leader answers: what it does not find is not there.
+        left = DirectProbe(self.requests, state.name, ()).peek(end)
+        # Messages that are published meanwhile come after the last sequence, and stay.
+        return state.last_seq + 1 if left is None else end
 
     def _purge(self, stream: str, end: int, subject: str | None) -> None:
         context = f"remove what was committed from stream {stream} (option durable)"

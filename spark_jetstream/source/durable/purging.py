@@ -192,7 +192,7 @@ class PurgingProgress(StreamProgress):
             consumer = self._note_purge(state, consumer, end)
         # Until the reply comes: a purge without an answer may have moved the consumer anywhere.
         self._left_at = _ANYWHERE
-        self._consumers.purge(self._stream, end)
+        self._consumers.purge(state, end)
         if passes_over or consumer.purge is not None:
             if state.clustered:
                 self._wait_until_moved(end)

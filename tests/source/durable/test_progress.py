@@ -141,6 +141,24 @@ def test_work_queue(stream: Maker, filters: tuple[str, ...]) -> None:
     assert consumers(made) == ["query"]
 
 
+@pytest.mark.parametrize("filters", [(), (">",)])
+def test_a_commit_where_all_later_messages_were_deleted(
+    stream: Maker, filters: tuple[str, ...]
+) -> None:
+    """A purge at that sequence would lead to the loss of message 4."""
+    made = stream(retention="workqueue")
+    run = Run(made, *filters).open()
+    made.fill(2)
+    made.remove(2)
+    run.move(2)
+    assert kept(made) == (3, 2, 0)
+    made.fill(2)
+    run.move(4)
+    assert kept(made) == (4, 4, 1)
+    run.move(5)
+    assert kept(made) == (5, 4, 0)
+
+
 def refused(made: Stream) -> None:
     with pytest.raises(
         OptionError, match=r"\(option subjects: .*\.a, .*\.b\): .* may lose unread messages"

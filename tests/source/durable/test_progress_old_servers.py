@@ -305,6 +305,18 @@ def test_a_long_backlog(stream: Maker, caplog: pytest.LogCaptureFixture) -> None
     assert not caplog.records
 
 
+def test_a_long_backlog_whose_last_messages_were_deleted(made: Stream) -> None:
+    """A purge up to the first of them would lead to the loss of message 6."""
+    run = Run(made, longest=1).open()
+    made.fill(4)
+    made.remove(3, 4)
+    run.move(3)
+    assert kept(made) == (5, 4, 0)
+    made.fill(2)
+    run.move(6)
+    assert kept(made) == (6, 6, 1)
+
+
 def test_back_in_a_long_backlog(made: Stream) -> None:
     """The stand-in of a move back stays until the stream is short: one consumer is deleted, not
     two.
