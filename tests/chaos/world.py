@@ -391,7 +391,8 @@ class World:
             # (`checkInterestState`, nats-server #5270 and #6673).
             wait_until(lambda: not kept(), "no message", 120)
         return [
-            f"{count} messages are left on {name}: "
+            f"{count} messages are left on {name}, the first of them "
+            f"{self.api(f'STREAM.MSG.GET.{name}', {'seq': 1, 'next_by_subj': '>'})}: "
             f"{look_at(self.api, name)}; "
             f"{self.api(f'CONSUMER.INFO.{name}.spark')}"
             for name, count in kept().items()
