@@ -166,8 +166,8 @@ ROWS = {
 
 SPREADS = ("read", "shuffled", "copied", "united")
 """How the rows of a query come to its sink (`tests.support.job`): in the partitions in which they
-were read, in others after a shuffle, twice in other partitions, or by `foreachBatch` with a
-`writeId`, from two halves in either order."""
+were read, in others after a shuffle, twice in other partitions, or by `foreachBatch` from two halves
+in either order, with a `writeId` if the level has ids."""
 
 
 @dataclass(frozen=True)

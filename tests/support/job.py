@@ -103,9 +103,10 @@ def write_halves(
         if batch.sparkSession.conf.get(SWAPPED, "false") == "true":
             halves.reverse()
         rows = halves[0].union(halves[1]).selectExpr(*select)
-        rows.write.format("jetstream").options(**to, writeId=f"{name}-{number}").mode(
-            "append"
-        ).save()
+        # At-least-once gives messages no ids, and takes no `writeId`.
+        has_ids = to["delivery"] != "at-least-once"
+        write_id = {"writeId": f"{name}-{number}"} if has_ids else {}
+        rows.write.format("jetstream").options(**to, **write_id).mode("append").save()
 
     return write
 
