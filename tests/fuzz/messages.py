@@ -187,7 +187,7 @@ def _read_by_both(data: bytes) -> None:
     # After a longer line that it cannot read, nats-py waits until its pings have no answer.
     is_short = len(inner.buf) < MAX_CONTROL_LINE_SIZE
     assert not inner.buf or not is_short, f"nats-py waits for more than {bytes(inner.buf[:80])!r}"
-    # What nats-py takes for a blank is no blank to a server.
+    # nats-py takes other bytes for blanks as well, which a server does not.
     if (
         not re.search(rb"[\t\x0b\x0c]|\r(?!\n)", data)
         and len(data) < MAX_CONTROL_LINE_SIZE
