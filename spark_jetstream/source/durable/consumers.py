@@ -10,10 +10,11 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.requests import Requests, ask, stream_info
+from spark_jetstream.client.requests import Requests, ask, settled_info, stream_info
 from spark_jetstream.errors import (
     ApiError,
     ConsumerNotFound,
@@ -215,8 +216,14 @@ class DurableConsumers:
         has_no_gap = state.num_deleted == 0
         if has_no_gap or end > state.last_seq:
             return end
-        # The leader answers: what it does not find is not there.
-        left = DirectProbe(self.requests, state.name, ()).peek(end)
+        probe = DirectProbe(self.requests, state.name, ())
+        left = probe.peek(end)
+        if left is None and state.clustered:
+            # A former leader may have answered, which lacks the newest messages. When the state has
+            # settled, it has heard its successor.
+            context = f"read stream {state.name} (option stream)"
+            self.requests.call(partial(settled_info, name=state.name, context=context))
+            left = probe.peek(end)
         # Messages that are published meanwhile come after the last sequence, and stay.
         return state.last_seq + 1 if left is None else end
 

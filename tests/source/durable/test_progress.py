@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import (
     ConsumerLimitReached,
     DataLossError,
@@ -25,8 +26,11 @@ from spark_jetstream.protocol.jsapi import purge_request
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.durable import consumer_state, purging
 from spark_jetstream.source.durable.consumer_state import ConsumerState
+from spark_jetstream.source.durable.consumers import DurableConsumers
 from spark_jetstream.source.durable.lazy_commit import LazyCommit
 from spark_jetstream.source.durable.progress import Progress
+from spark_jetstream.source.probes import DirectProbe
+from tests.support.client import set_timing
 from tests.support.features import for_all, for_none
 from tests.support.planning import STATE
 from tests.support.progress import (
@@ -157,6 +161,29 @@ def test_a_commit_where_all_later_messages_were_deleted(
     assert kept(made) == (4, 4, 1)
     run.move(5)
     assert kept(made) == (5, 4, 0)
+
+
+def test_a_former_leader_that_lacks_the_newest_messages_of_a_queue(
+    stream: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers the first look, and the purge must not take what it lacks."""
+    set_timing(monkeypatch, election=0.0)
+    made = stream(retention="workqueue")
+    made.fill(4)
+    made.remove(2)
+    peek = DirectProbe.peek
+    looks = list[int]()
+
+    def late(probe: DirectProbe, first: int) -> tuple[int, int] | None:
+        looks.append(first)
+        return None if len(looks) == 1 else peek(probe, first)
+
+    monkeypatch.setattr(DirectProbe, "peek", late)
+    run = Run(made)
+    queue = DurableConsumers(Requests(run.wire, 15.0), (), run="run")
+    queue.purge(replace(state_of(made), clustered=True), 3)
+    assert looks == [3, 3]
+    assert kept(made) == (3, 4, 2)
 
 
 def refused(made: Stream) -> None:
